@@ -61,6 +61,21 @@ async def test_the_engine_gets_its_own_key_and_never_the_clients(tmp_path: Path)
         assert (await fleet.chat(headers={"authorization": f"Bearer {KEY}"}))[0] == 401  # it opens no gateway
 
 
+async def test_a_clients_key_in_anthropics_header_does_not_come_along(tmp_path: Path) -> None:
+    client = {"x-api-key": CLIENT["authorization"].removeprefix("Bearer ")}
+    async with keyed(tmp_path, READ) as fleet:
+        engine = await fleet.engine(STABLE, demands=KEY)
+        copy = await fleet.engine(CANARY, demands=KEY)
+        fleet.serve((STABLE, 100), mirror=(CANARY, 100.0))
+        await known(fleet, engine)
+        for headers in (client, CLIENT | client):
+            assert (await fleet.chat(headers=headers))[0] == 200
+        await until(lambda: len(copy.requests) == 2)
+        for one in (engine, copy):
+            assert keys_at(one) == {f"Bearer {KEY}"}
+            assert all("x-api-key" not in request.headers for request in one.requests)
+
+
 async def test_a_mirrored_copy_has_the_key_too(tmp_path: Path) -> None:
     async with keyed(tmp_path, READ) as fleet:
         engine = await fleet.engine(STABLE, demands=KEY)
@@ -95,7 +110,8 @@ async def test_without_keys_of_the_gateway_the_clients_key_is_the_engines() -> N
         fleet.serve((STABLE, 100))
         assert (await fleet.chat(headers={"authorization": f"Bearer {KEY}"}))[0] == 200
         assert (await fleet.chat())[0] == 401
-        assert len(engine.requests) == 2
+        assert (await fleet.chat(headers={"x-api-key": KEY}))[0] == 401  # this stub reads Authorization only
+        assert len(engine.requests) == 3 and engine.requests[-1].headers["x-api-key"] == KEY
 
 
 def test_a_key_stays_in_force_while_the_secret_lists_it() -> None:

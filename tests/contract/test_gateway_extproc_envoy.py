@@ -1,8 +1,8 @@
 """A real Envoy of another gateway in front of the endpoint picker, over mutual TLS, with engines behind it.
 
 Protects that a conforming gateway's requests go where the picker says, that the served endpoint, the end and the first token of
-each come back, that an engine that is gone is tried around and blamed, and that a gateway without a certificate serves nothing
-and counts nowhere.
+each come back, that an engine that is gone is tried around and blamed, that clients' keys reach no engine, and that a gateway
+without a certificate serves nothing and counts nowhere.
 """
 
 from __future__ import annotations
@@ -91,6 +91,21 @@ async def test_a_split_is_exact_through_another_gateway(tmp_path: Path) -> None:
                 async with fleet.http.post(f"{url}/v1/chat/completions", json=CHAT) as response:
                     assert response.status == 200
         assert [len(engine.requests) for engine in engines] == [15, 5]
+
+
+async def test_no_engine_sees_the_clients_key_of_either_header(tmp_path: Path) -> None:
+    file, key = tmp_path / "keys.yaml", "sk-one-0123456789"
+    file.write_text(f"- {{name: one, key: {key}}}")
+    async with running(**options(tmp_path), api_keys_file=file) as fleet:
+        engine = await fleet.engine(STABLE)
+        fleet.serve((STABLE, 100))
+        bearer, bare = {"authorization": f"Bearer {key}"}, {"x-api-key": key}
+        async with other(fleet, tmp_path).running() as url:
+            for headers, status in ((bearer, 200), (bare, 200), (bearer | bare, 200), ({"x-api-key": "sk-wrong"}, 401)):
+                async with fleet.http.post(f"{url}/v1/chat/completions", json=CHAT, headers=headers) as response:
+                    assert response.status == status
+        assert len(engine.requests) == 3
+        assert not any({"authorization", "x-api-key"} & set(one.headers) for one in engine.requests)
 
 
 async def test_a_gateway_without_a_certificate_serves_nothing_and_counts_nowhere(tmp_path: Path) -> None:

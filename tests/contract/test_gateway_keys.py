@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -49,7 +50,12 @@ async def test_a_key_opens_its_services_within_its_quota_and_is_never_shown(tmp_
     async with running(api_keys_file=keys_file(tmp_path)) as fleet:
         engine = await fleet.engine(STABLE, token_report="trailer")
         fleet.serve((STABLE, 100))
-        for headers in ({}, bearer("sk-wrong-0123456789"), {"authorization": f"Basic {ONE}"}, {"x-api-key": ONE}):
+        for headers in (
+            {},
+            bearer("sk-wrong-0123456789"),
+            {"authorization": f"Basic {ONE}"},
+            {"x-api-key": "sk-wrong"},
+        ):
             status, code, got = await asked(fleet, headers)
             assert (status, code, got["www-authenticate"]) == (401, "invalid_api_key", "Bearer")
         assert (await fleet.chat("/team/absent/v1/chat/completions"))[0] == 401  # not: there is no such service
@@ -68,6 +74,32 @@ async def test_a_key_opens_its_services_within_its_quota_and_is_never_shown(tmp_
         assert 'pagefleet_gateway_key_output_tokens_total{key="three"} 6.0' in text
         shown = text + json.dumps(fleet.lines)
         assert not any(key in shown for key in (ONE, TWO, THREE))
+
+
+async def test_anthropics_client_sends_its_key_in_its_own_header_which_no_engine_sees(tmp_path: Path) -> None:
+    async with running(api_keys_file=keys_file(tmp_path)) as fleet:
+        engine = await fleet.engine(STABLE)
+        fleet.serve((STABLE, 100))
+        asked = {"model": "smol", "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
+
+        async def ask(headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
+            async with fleet.http.post(f"{fleet.url}/v1/messages", json=asked, headers=headers) as response:
+                return response.status, await response.json()
+
+        wrong = {"x-api-key": "sk-wrong-0123456789"}
+        assert (await ask({"x-api-key": ONE}))[0] == 200
+        assert (await ask(bearer(ONE) | wrong))[
+            0
+        ] == 200  # the engines' rule: Authorization alone counts where it is given
+        for headers in (wrong, bearer("sk-wrong-0123456789") | {"x-api-key": ONE}):
+            status, body = await ask(headers)
+            sent = "authorization" if "authorization" in headers else "x-api-key"
+            assert status == 401 and body["error"]["code"] == "invalid_api_key"
+            assert f"`{sent}`" in body["error"]["message"] and "sk-" not in str(body)
+        assert len(engine.requests) == 2
+        assert not any({"authorization", "x-api-key"} & set(one.headers) for one in engine.requests)
+        await until(lambda: len(fleet.lines) == 4)
+        assert not any(key in json.dumps(fleet.lines) for key in (ONE, *wrong.values()))
 
 
 async def test_a_changed_file_is_in_force_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:

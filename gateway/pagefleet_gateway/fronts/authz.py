@@ -21,6 +21,7 @@ from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER
 from pagefleet_gateway.envoy.replies import REFUSED_503
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.fronts.hang_guard import HangGuard
+from pagefleet_gateway.fronts.key_headers import client_key_headers, engine_key_headers
 from pagefleet_gateway.measuring.trace_context import new_traceparent
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
@@ -134,10 +135,9 @@ def http_response(decision: Pick | Refusal, trace: str | None = None) -> bytes:
                 headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
             if trace is not None:
                 headers.append((TRACEPARENT_HEADER, trace))
-            if decision.engine_key:
-                headers.append(("authorization", f"Bearer {decision.engine_key}"))
-            elif decision.api_key:
-                headers.append(("x-envoy-auth-headers-to-remove", "authorization"))
+            headers += engine_key_headers(decision)
+            if removed := client_key_headers(decision):
+                headers.append(("x-envoy-auth-headers-to-remove", ",".join(removed)))
             if decision.fallback:
                 headers.append((FALLBACK_HEADER, decision.fallback))
             return _message(200, b"OK", headers, b"")

@@ -15,6 +15,7 @@ from google.protobuf import struct_pb2
 
 from pagefleet_contract.headers import ERROR_HEADER, FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy.clusters import DESTINATION
+from pagefleet_gateway.fronts.key_headers import client_key_headers, engine_key_headers
 from pagefleet_gateway.picking.picker import Pick
 from pagefleet_gateway.picking.routing import Refusal
 
@@ -83,9 +84,8 @@ def pick_response(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
     option = _header(DESTINATION, value)
     metadata = struct_pb2.Struct()
     metadata.get_or_create_struct(METADATA)[DESTINATION] = value
-    removed = ["authorization"] if pick.api_key and not pick.engine_key else []
-    options = [option, *([_header("authorization", f"Bearer {pick.engine_key}")] if pick.engine_key else [])]
-    mutation = proto.HeaderMutation(set_headers=options, remove_headers=removed)
+    options = [option, *(_header(key, value) for key, value in engine_key_headers(pick))]
+    mutation = proto.HeaderMutation(set_headers=options, remove_headers=client_key_headers(pick))
     common = proto.CommonResponse(header_mutation=mutation, clear_route_cache=True)
     return common, metadata
 

@@ -34,6 +34,9 @@ _FIELDS = {
     "manageAdapters",
 }
 MIN_KEY_CHARACTERS = 16
+# The request headers that hold a client's key. Engines read them as `find` does (pagefleet_engine/api/base/auth.py).
+AUTHORIZATION = "authorization"  # `Bearer <key>`, as OpenAI's clients send it; where it is present, it alone counts
+X_API_KEY = "x-api-key"  # the key itself, as Anthropic's clients send it
 
 
 class KeyFileError(ValueError):
@@ -76,10 +79,14 @@ class APIKeys:
         return len(self._keys)
 
     def find(self, headers: Mapping[str, str]) -> APIKey | None:
-        """Return the key in `authorization: Bearer <key>`; None when it is missing or unknown."""
-        scheme, _, secret = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            return None
+        """Return the key in `authorization: Bearer <key>`, without that header the one in `x-api-key: <key>`; None when
+        it is missing or unknown."""
+        if AUTHORIZATION in headers:
+            scheme, _, secret = headers[AUTHORIZATION].partition(" ")
+            if scheme.lower() != "bearer":
+                return None
+        else:
+            secret = headers.get(X_API_KEY, "")
         return self._keys.get(hashlib.sha256(secret.strip().encode("latin-1", "replace")).digest())
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.limits.api_keys import AUTHORIZATION, X_API_KEY
 from pagefleet_gateway.limits.rate_limits import Exceeded
 from pagefleet_gateway.picking.routing import Refusal
 
@@ -18,16 +19,16 @@ OVERLOADED_RETRY_AFTER_SECONDS = 1
 NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that end by waiting
 RATE_LIMITED = "rate_limit_exceeded"
 NO_POD_IN_SUBSET = "no_pod_in_subset"
-BEARER = "send it as `Authorization: Bearer <key>`"
+SEND_KEY = "send it as `Authorization: Bearer <key>`, or as `x-api-key: <key>` without `Authorization`"
 MIB = 1024 * 1024
 
 
 def wrong_api_key(headers: Mapping[str, str]) -> Refusal:
-    sent = "authorization" in headers
+    sent = next((header for header in (AUTHORIZATION, X_API_KEY) if header in headers), None)
     message = (
-        f"this gateway does not know the API key in `Authorization`: check the key and {BEARER}"
+        f"this gateway does not know the API key in `{sent}`: check the key and {SEND_KEY}"
         if sent
-        else f"this gateway demands an API key: {BEARER}"
+        else f"this gateway demands an API key: {SEND_KEY}"
     )
     return Refusal(401, "invalid_request_error", "invalid_api_key", message)
 

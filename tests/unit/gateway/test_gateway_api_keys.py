@@ -1,0 +1,78 @@
+"""API keys in a request's headers: which header counts, and which of them a front takes from a request to an engine.
+
+Protects that the gateway and the engine read the same key of a request that has both headers, and that no client's key
+reaches an engine by either front.
+"""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from pagefleet_engine.api.base.auth import Keys
+from pagefleet_engine.api.base.errors import ApiError
+from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.fronts.authz import http_response
+from pagefleet_gateway.fronts.ext_proc_messages import pick_response
+from pagefleet_gateway.limits.api_keys import parse
+from pagefleet_gateway.picking.picker import Pick
+from pagefleet_gateway.picking.refusals import wrong_api_key
+
+KEY, OTHER = "sk-one-0123456789", "sk-other-0123456789"
+PICK = Pick("a", (Pod("x", "x", "team", "chat", "a", "10.0.0.1:8000"),), None, 0)
+
+
+def engine_accepts(headers: dict[str, str]) -> bool:
+    try:
+        Keys(None, KEY).check(make_mocked_request("POST", "/v1/messages", headers))
+    except ApiError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("headers", "known"),
+    [
+        ({"authorization": f"Bearer {KEY}"}, True),
+        ({"x-api-key": KEY}, True),
+        ({"x-api-key": f" {KEY} "}, True),
+        ({"x-api-key": OTHER}, False),
+        ({"x-api-key": ""}, False),
+        ({"x-api-key": f"Bearer {KEY}"}, False),
+        ({"authorization": f"Bearer {KEY}", "x-api-key": KEY}, True),
+        ({"authorization": f"Bearer {KEY}", "x-api-key": OTHER}, True),
+        ({"authorization": f"Bearer {OTHER}", "x-api-key": KEY}, False),
+        ({"authorization": f"Basic {KEY}", "x-api-key": KEY}, False),
+        ({"authorization": "", "x-api-key": KEY}, False),
+        ({}, False),
+    ],
+)
+def test_the_gateway_reads_the_key_that_the_engine_reads(headers: dict[str, str], known: bool) -> None:
+    keys = parse(f"- {{name: one, key: {KEY}}}")
+    assert (keys.find(headers) is not None, engine_accepts(headers)) == (known, known)
+
+
+def test_the_refusal_names_the_header_that_held_the_key() -> None:
+    assert "in `authorization`" in wrong_api_key({"authorization": "Bearer a", "x-api-key": "b"}).message
+    assert "in `x-api-key`" in wrong_api_key({"x-api-key": "b"}).message
+    assert "demands an API key" in wrong_api_key({}).message
+
+
+@pytest.mark.parametrize(
+    ("api_key", "engine_key", "added", "removed"),
+    [
+        ("", "", None, []),
+        ("one", "", None, ["authorization", "x-api-key"]),
+        ("one", "engines-own", "Bearer engines-own", ["x-api-key"]),
+    ],
+)
+def test_both_fronts_take_the_clients_key_from_the_request(
+    api_key: str, engine_key: str, added: str | None, removed: list[str]
+) -> None:
+    pick = Pick(PICK.revision, PICK.choices, None, 0, api_key=api_key, engine_key=engine_key)
+    lines = dict(line.split(": ", 1) for line in http_response(pick).decode().split("\r\n") if ": " in line)
+    assert lines.get("authorization") == added
+    assert lines.get("x-envoy-auth-headers-to-remove", "") == ",".join(removed)
+    mutation = pick_response(pick)[0].header_mutation
+    values = {one.header.key: one.header.raw_value.decode() for one in mutation.set_headers}
+    assert values.get("authorization") == added and list(mutation.remove_headers) == removed
