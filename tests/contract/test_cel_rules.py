@@ -107,7 +107,7 @@ def test_another_implementation_of_cel_refuses_the_same(at: tuple[str, ...]) -> 
     environment = celpy.Environment()  # sets the recursion limit, which hypothesis watches
     programs = {rule: environment.program(environment.compile(rule.cel)) for rule in RULES if rule.at == at}
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(PARTS[at])
     def same(part: dict[str, Any]) -> None:
         agree(programs, at, part)

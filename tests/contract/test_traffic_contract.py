@@ -12,7 +12,7 @@ from typing import Any
 import celpy
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_contract.names import SERVICE_LABEL
@@ -194,7 +194,6 @@ LOOP_OF_ONE = CEL.program(CEL.compile(OWN_FALLBACK_CEL))
 
 @given(NAMES, st.fixed_dictionaries({}, optional={"traffic": st.fixed_dictionaries(
     {}, optional={"fallback": st.fixed_dictionaries({"service": NAMES})})}))  # fmt: skip
-@settings(deadline=None)
 def test_cel_refuses_just_what_the_condition_calls_a_loop_of_one(name: str, spec: dict[str, Any]) -> None:
     document = celpy.json_to_cel({"metadata": {"name": name}, "spec": spec})
     named = spec.get("traffic", {}).get("fallback", {}).get("service")

@@ -156,12 +156,12 @@ def test_a_full_queue_of_tokens_answers_429(served: Serving) -> None:
 
 def test_a_client_that_does_not_read_is_cut(served: Serving) -> None:
     before = served.metric("pagefleet_request_cancellations_total")
-    body = json.dumps({**LONG, "max_tokens": 30000, "stream": True, "logprobs": 5}).encode()
+    body = json.dumps({**LONG, "max_tokens": 30000, "stream": True, "n": 2, "logprobs": 20}).encode()
     with socket.socket() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.connect(("127.0.0.1", served.port))
         lazy.sendall(f"POST {COMPLETION} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        until(lambda: served.metric("pagefleet_num_requests_running") == 1, "the request does not run")
+        until(lambda: served.metric("pagefleet_num_requests_running") > 0, "the request does not run")
         until(lambda: served.metric("pagefleet_num_requests_running") == 0, "the request goes on")
         assert served.metric("pagefleet_request_cancellations_total") == before + 1
         assert served.metric("pagefleet_request_success_total", finished_reason="abort") >= 1

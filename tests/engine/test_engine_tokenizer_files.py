@@ -95,7 +95,7 @@ def test_a_sentencepiece_file_gives_the_tokens_of_its_pieces_in_gguf(tmp_path: P
     theirs = tokenizer.load(source.resolve(f"file://{path}"))
     ours = folder(tmp_path, tokenizer_model=sentence_piece())
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(TEXT)
     def equal(text: str) -> None:
         ids = ours.encode(text)
@@ -148,7 +148,7 @@ def test_a_tekken_file_gives_the_tokens_of_its_ranks(tmp_path: Path) -> None:
     }  # fmt: skip
     ours = folder(tmp_path, tekken_json=json.dumps(document).encode())
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(TEXT)
     def equal(text: str) -> None:
         ids = ours.encode(text, add_special_tokens=False)

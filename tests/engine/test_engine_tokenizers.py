@@ -83,7 +83,7 @@ def test_byte_level_gguf_tokenizers_equal_the_ones_they_come_from(
     )  # fmt: skip
     ours = tokenizer.load(source.resolve(f"file://{path}"))
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(TEXT)
     def equal(text: str) -> None:
         ids = ours.encode(text, add_special_tokens=False)
@@ -143,7 +143,7 @@ def test_a_sentence_piece_gguf_tokenizer_merges_by_score(tmp_path: Path) -> None
     normal = {token: scores[index] for token, index in ids.items() if 259 <= index < len(tokens) - 1}
     theirs = LlamaTokenizer(vocab=ids, merges=merges_of(tokens, scores, file.field("tokenizer.ggml.token_type")))
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(st.one_of(st.text(max_size=20), st.text(alphabet="helowrdta. 日\n", max_size=40)))
     def equal(text: str) -> None:
         expected: list[int] = []

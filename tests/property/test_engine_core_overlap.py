@@ -135,7 +135,7 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
     assert scheduler.pool.available == scheduler.pool.total
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     seed=st.integers(0, 2**32), page_size=st.sampled_from([1, 2, 4]), pages=st.integers(10, 40),
     seqs=st.integers(1, 5), budget=st.integers(1, 24), chunk=st.integers(1, 12), places=st.sampled_from([0, 1, 3, 20]),
@@ -170,7 +170,6 @@ def test_the_host_brings_pages_back() -> None:
     assert scheduler.prefix_hits == 20
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.lists(st.integers(0, 9), max_size=60))
 def test_the_host_keeps_what_was_used_last(places: int, used: list[int]) -> None:
     index, newest = HostIndex(places), []

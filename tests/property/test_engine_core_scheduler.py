@@ -173,6 +173,6 @@ class Machine(RuleBasedStateMachine):
 
 TestScheduler = Machine.TestCase
 TestScheduler.settings = settings(
-    max_examples=max(1, STEPS // (PER_RULE * RULES)), stateful_step_count=RULES, deadline=None,
+    max_examples=max(1, STEPS // (PER_RULE * RULES)), stateful_step_count=RULES,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip

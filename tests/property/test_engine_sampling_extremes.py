@@ -111,7 +111,7 @@ def no_grammars() -> Any:
     raise AssertionError("no grammar was asked for")
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(ROWS)
 @example(logits(4096, 1, 10.0, []))
 @example(torch.full((1100,), -math.inf))
@@ -133,7 +133,7 @@ def usable(row: torch.Tensor, draw: Draw) -> bool:
     return heat > 0 and not bool(row.isnan().any()) and bool((row.max() * (torch.tensor(1.0) / heat)).isfinite())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ROWS, st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1e-45, 1e-20, GREEDY_BELOW, 1.0, 2.0, 3e38]))
 @example(logits(1100, 1, 1.0, [(700, math.inf)]), 0.999, 1.0)
 @example(logits(1100, 1, 1.0, [(3, math.nan)]), 0.5, 1.0)

@@ -73,7 +73,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), CHANGES, st.sampled_from([1.0, 1.3, 3.0]))
 def test_the_answer_is_the_one_without_a_memo(seed: int, changes: list[str], worse: float) -> None:
     source, memo = random.Random(seed), dict[str, object]()
@@ -138,7 +138,7 @@ def test_a_decision_adds_up_new_slices_and_not_an_hour_again() -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1.0, 2.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_running_sums_are_those_of_all_blocks(seed: int, worse: float) -> None:
     source, memo = random.Random(seed), dict[str, object]()
     judge(

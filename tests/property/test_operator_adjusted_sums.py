@@ -45,7 +45,7 @@ def moment(source: random.Random, index: int, worse: float, instance: str = "g")
     return slices
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(0, 2**32),
     st.lists(st.sampled_from(["more", "more", "nothing", "late", "later"]), max_size=25),

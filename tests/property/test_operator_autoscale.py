@@ -73,7 +73,7 @@ def readings(draw: st.DrawFn) -> tuple[float, Totals, ServiceLoad | None]:
     return draw(st.sampled_from([1.0, 5.0, 5.0, 60.0, 900.0, -3600.0])), totals, draw(LOADS)
 
 
-@settings(max_examples=TRACES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=TRACES, suppress_health_check=[HealthCheck.too_slow])
 @given(SCALINGS, st.lists(readings(), min_size=1, max_size=25))
 def test_any_readings_stay_within_bounds(
     scaling: Scaling, trace: list[tuple[float, Totals, ServiceLoad | None]]

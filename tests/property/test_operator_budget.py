@@ -89,7 +89,7 @@ def _rest(record: AlertRecord) -> tuple[Any, ...]:
     return record.name, record.starts_at, record.revision, record.received, record.labels
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(statuses())
 def test_every_legal_status_fits_and_what_is_in_use_is_complete(status: Status) -> None:
     fitted = budget.fit(status, (), NOW).status
@@ -116,7 +116,7 @@ def test_every_legal_status_fits_and_what_is_in_use_is_complete(status: Status) 
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(statuses())
 def test_a_decision_and_an_alert_are_recorded_in_a_full_status(status: Status) -> None:
     spec = {**sample()["spec"], "rollout": {"historyLimit": 50}}
@@ -170,7 +170,7 @@ def test_match_labels_that_are_too_large_are_refused_by_name() -> None:
     assert [error.field for error in parsed.errors] == ["spec.rollout.alerts.matchLabels"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(st.text(min_size=1, max_size=400), st.text(max_size=400), max_size=60))
 def test_an_alert_s_labels_are_bounded_and_those_that_decide_are_there(others: dict[str, str]) -> None:
     labels = {

@@ -96,7 +96,7 @@ EDGES = st.lists(st.floats(1e-3, 1e2), min_size=1, max_size=12, unique=True).map
 LATENCIES = st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=40)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(EDGES, EDGES, LATENCIES, LATENCIES, st.floats(0.0, 3.0), st.floats(1e-3, 1e2))
 def test_the_stable_is_never_counted_faster_nor_the_canary_slower_than_it_was(
     theirs: tuple[float, ...],

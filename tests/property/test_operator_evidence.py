@@ -43,7 +43,7 @@ ANSWERS = JUNK | st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 99), st.floats(0, 1), st.floats(10.0, 1e5), st.integers(1, 3))
 def test_one_outlier_never_decides(seed: int, place: float, factor: float, copies: int) -> None:
     """Row 17, on traces of identical revisions that are not convicted without it. `copies`: told by so many gateways."""
@@ -62,7 +62,7 @@ def test_slices_that_claim_to_be_of_the_far_future_decide_nothing(start: float) 
     assert outcome(slices) is Outcome.INCONCLUSIVE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.lists(st.none() | ANSWERS, min_size=1, max_size=4),
@@ -96,7 +96,7 @@ def test_impossible_numbers_promote_no_revision(
         assert cluster.weight() <= first, "went on without a measurement"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(JUNK | st.fixed_dictionaries({"version": st.just("4"), "alerts": JUNK | st.lists(st.fixed_dictionaries({
     "status": st.sampled_from(["firing", "resolved"]) | JUNK,
     "labels": JUNK | st.dictionaries(st.sampled_from(["namespace", "service", "revision", "severity"]), st.text(max_size=5)),
@@ -117,7 +117,7 @@ def test_a_payload_without_alerts_is_refused_or_matches_no_service(payload: Any)
 
 
 @pytest.mark.parametrize("kept", [1, MAX_STORED])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(0, 40))
 def test_a_flood_rolls_one_revision_back_once(kept: int, seed: int, groups: list[int], others: int) -> None:
     """Row 20: `kept` true alerts among `others` about older revisions, each repeated, in any order and grouping, resolved

@@ -57,7 +57,7 @@ def test_an_accepted_increase_is_not_convicted() -> None:
     assert fired <= MAX_FALSE * RUNS
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 10_000), st.integers(1, 10_000))
 def test_no_block_decides_alone(seed: int, slow: int) -> None:
     test = play(seed, 30)
@@ -66,7 +66,7 @@ def test_no_block_decides_alone(seed: int, slow: int) -> None:
     assert max(test.logs) <= before + NEEDED / 4 + 1e-9
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50)), max_size=60))
 def test_dispersion_is_total_and_only_lowers(raw: list[tuple[int, int, int, int]]) -> None:
     blocks = [BlockCounts(n, m, min(n, h), float(min(m, g))) for n, m, h, g in raw if n and m]

@@ -138,7 +138,7 @@ def check(before: Observation, cluster: Cluster, plan: Plan) -> None:
         assert before.revisions[new.stable].ready >= before.revisions[old.stable].ready, "capacity goes first"
 
 
-@settings(max_examples=TRACES, deadline=None)
+@settings(max_examples=TRACES)
 @given(st.integers(0, 2**32), ROLLOUTS, EVENTS, st.sampled_from([1.0, 1.0, 4.0]))
 def test_every_history_keeps_the_invariants(
     seed: int, chosen: dict[str, Any], events: list[tuple[str, int]], factor: float
@@ -164,7 +164,7 @@ def test_every_history_keeps_the_invariants(
             cluster.apply(plan)
 
 
-@settings(max_examples=JUMPS, deadline=None)
+@settings(max_examples=JUMPS)
 @given(
     st.integers(0, 2**32),
     st.lists(st.tuples(st.integers(0, 60), st.sampled_from([-86400.0, -3600.0, 3600.0, 86400.0])), max_size=4),
@@ -189,7 +189,7 @@ def test_no_step_ends_early_however_the_clock_jumps(seed: int, jumps: list[tuple
             break
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(0, 60), st.integers(1, 3))
 def test_an_alert_rolls_back_once_at_any_moment(seed: int, moment: int, copies: int) -> None:
     """Row 20 of docs/reliability.md: exactly one rollback of a revision, at the next decision, however often the alert comes."""

@@ -127,7 +127,7 @@ STORED_SPECS = JSON | mutated(st.sampled_from([*map(spec_of, SPECS), Cluster(1).
 STORED_STATUSES = JSON | mutated(st.sampled_from(HISTORIES))
 
 
-@settings(max_examples=TRIES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=TRIES, suppress_health_check=list(HealthCheck))
 @given(spec=STORED_SPECS, status=STORED_STATUSES, replicas=st.none() | st.integers(0, 3), ready=st.booleans())
 def test_any_stored_object_gets_a_decision(spec: Any, status: Any, replicas: int | None, ready: bool) -> None:
     read = codec.load(status)

@@ -48,7 +48,7 @@ def held(engine: Engine) -> int:
     return prefixes + decoding + sum(one.held for one in engine.prefilling)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(arrivals, st.booleans())
 def test_an_engine_ends_every_request_once_and_never_over_commits(trace: list[Arrival], sharing: bool) -> None:
     engine = Engine(SMALL, sharing)
@@ -74,7 +74,7 @@ def test_an_engine_ends_every_request_once_and_never_over_commits(trace: list[Ar
     assert all(one[1] == 0 for one in engine._prefixes.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrivals, st.integers(0, 2**20), st.sampled_from(Removal), st.integers(0, 1))
 def test_a_fleet_ends_every_request_once(trace: list[Arrival], seed: int, removal: Removal, least: int) -> None:
     class Restless:
@@ -105,7 +105,7 @@ def test_a_fleet_ends_every_request_once(trace: list[Arrival], seed: int, remova
     assert not simulation.pods.draining
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(arrivals, st.integers(0, 2**20))
 def test_the_same_seed_gives_the_same_run(trace: list[Arrival], seed: int) -> None:
     setting = Setting(SMALL, Bounds(1, 4), initial=1, seed=seed)
@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_run(trace: list[Arrival], seed: int) -> No
     assert (first.latencies.ttft == again.latencies.ttft).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_a_lone_request_takes_exactly_its_steps(prompt: int, output: int) -> None:
     engine = Engine(SMALL, prefix_caching=False)

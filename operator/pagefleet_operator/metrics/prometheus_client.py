@@ -25,20 +25,28 @@ log = logging.getLogger(__name__)
 
 
 class Prometheus:
-    """`url` "" means that there is no Prometheus. `token_file` is read each time, because the token may be renewed."""
+    """`url` "" means that there is no Prometheus. `token_file` is read each time, because the token may be renewed. `timeout`:
+    seconds for one query."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, token_file: Path | None = None) -> None:
-        self._session, self._url, self._token_file = session, url.rstrip("/"), token_file
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        token_file: Path | None = None,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self._session, self._url, self._token_file, self._timeout = session, url.rstrip("/"), token_file, timeout
 
     async def ask(self, query: str, max_bytes: int) -> tuple[Any, str]:
         """The JSON of an answer of /api/v1/query, and ""; or None and the reason why there is none."""
         if not self._url:
             return None, NOWHERE
-        form = {"query": query, "timeout": f"{TIMEOUT_SECONDS:g}s"}
+        form = {"query": query, "timeout": f"{self._timeout:g}s"}
         try:
             question = Question(
                 f"{self._url}/api/v1/query",
-                TIMEOUT_SECONDS,
+                self._timeout,
                 max_bytes,
                 form=form,
                 headers=self._headers(),

@@ -113,7 +113,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
     assert len(text) == 64 << 10
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(some.dictionaries(some.sampled_from(FIELDS), JSON, max_size=2))
 def test_any_json_is_read_or_refused_with_400(body: dict[str, Any]) -> None:
     try:

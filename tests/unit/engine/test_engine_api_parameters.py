@@ -162,7 +162,7 @@ def test_a_parameter_without_behaviour_is_refused_unless_it_is_off(name: str, is
     assert (refused.value.status, refused.value.param) == (400, name)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(some.dictionaries(some.sampled_from(NAMES) | some.text(max_size=5), JSON, max_size=5), some.booleans())
 def test_any_json_is_read_or_refused_with_400(body: dict[str, Any], is_chat: bool) -> None:
     base: dict[str, Any] = {"model": "m", "messages": HI} if is_chat else {"model": "m", "prompt": "x"}
@@ -175,7 +175,7 @@ def test_any_json_is_read_or_refused_with_400(body: dict[str, Any], is_chat: boo
             assert len(error.message) < 400
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(JSON | some.dictionaries(some.sampled_from(["model", "input", "prompt", "messages", "dimensions"]), JSON))
 def test_any_json_is_read_or_refused_by_the_other_endpoints(body: Any) -> None:
     for read in (others.embedding, others.tokenize):

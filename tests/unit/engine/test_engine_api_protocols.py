@@ -68,7 +68,7 @@ def test_blocks_of_a_message_become_a_chat() -> None:
     assert assistant["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(some.dictionaries(some.sampled_from(sorted(response_request.TABLE)), JSON, max_size=5))
 def test_any_response_is_read_or_refused_with_400(body: dict[str, Any]) -> None:
     for change in (body, {"model": "m", "input": "x"} | body):
@@ -78,7 +78,7 @@ def test_any_response_is_read_or_refused_with_400(body: dict[str, Any]) -> None:
             assert error.status == 400 and error.param is not None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(some.dictionaries(some.sampled_from(sorted(message_request.TABLE)), JSON, max_size=5))
 def test_any_message_is_read_or_refused_with_400(body: dict[str, Any]) -> None:
     for change in (body, {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "x"}]} | body):
@@ -169,7 +169,7 @@ def test_the_store_forgets_the_oldest_of_whoever_stores_most() -> None:
     assert store.remove(b"a", "1") and store.get(b"a", "1") is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     some.lists(
         some.tuples(some.sampled_from([b"a", b"b", b"c"]), some.integers(0, 9), some.integers(0, 40)), max_size=60

@@ -89,7 +89,7 @@ def test_unequal_loads_have_equal_relative_times() -> None:
     assert sorted(relatives[True])[475] == pytest.approx(sorted(relatives[False])[int(0.95 * 3500)], rel=0.08)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.floats(0, 1e7), st.integers(0, 500), st.floats(0, 1e5)), min_size=MIN_MEASUREMENTS, max_size=200

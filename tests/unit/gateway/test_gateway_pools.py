@@ -60,7 +60,7 @@ def test_a_pool_that_is_not_ours_to_hold_is_left_alone(raw: dict[str, Any]) -> N
     assert pool_from(raw, "picker") is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(JSON, JSON, JSON)
 def test_any_json_is_a_pool_or_none_and_changes_nothing_else(spec: Any, metadata: Any, status: Any) -> None:
     state = State()

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_operator.kube.client import written
@@ -20,7 +20,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(TEXT, JSON, max_size=4))
 def test_what_is_sent_reads_back_as_json_and_as_yaml(body: dict[str, Any]) -> None:
     text = written(body)

@@ -51,7 +51,7 @@ def _samples(page: str) -> str:
 LABELS = st.dictionaries(st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,5}", fullmatch=True), st.text(max_size=8), max_size=3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(LABELS, st.floats(allow_nan=False)), max_size=5))
 def test_every_label_and_value_is_read_as_it_was_written(series: list[tuple[dict[str, str], float]]) -> None:
     def quoted(value: str) -> str:
@@ -94,7 +94,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
                     | st.dictionaries(st.text(max_size=3) | st.just("slices"), inner, max_size=3), max_leaves=8)  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.dictionaries(st.text(max_size=3) | st.just("slices"), JSON, max_size=4),
     st.sampled_from([None, 1]),

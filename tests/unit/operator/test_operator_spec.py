@@ -43,14 +43,14 @@ def errors(spec: object) -> dict[str, str]:
     return {e.field: e.message for e in parsed.errors} if isinstance(parsed, SpecErrors) else {}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(JSON)
 def test_any_json_is_a_spec_or_errors_with_fields(value: object) -> None:
     parsed = parse(value)
     assert isinstance(parsed, Spec) or all(error.field.startswith("spec") for error in parsed.errors)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_any_json_in_any_place_of_a_good_spec(data: st.DataObject) -> None:
     spec = sample()["spec"]
@@ -64,7 +64,7 @@ def test_any_json_in_any_place_of_a_good_spec(data: st.DataObject) -> None:
     assert isinstance(parse(spec), Spec | SpecErrors)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(JSON)
 def test_any_json_is_a_status(value: object) -> None:
     assert isinstance(codec.load(value), Status)
