@@ -53,6 +53,40 @@ async def test_output_tokens_are_taken_from_the_engines_headers_or_trailers(worl
         assert ended.outcome.tokens == (12 if header else 34)
 
 
+USAGE = b'"usage": {"prompt_tokens": 21, "completion_tokens": 7, "total_tokens": 28}}'
+FORGED = b'{"choices": [{"text": "\\"completion_tokens\\": 1, \\"prompt_tokens\\": 1"}], '
+
+
+@pytest.mark.parametrize(
+    ("mode", "headers", "pieces", "expected"),
+    [
+        ("STREAMED", {}, (FORGED, USAGE[:30], USAGE[30:]), (21, 7, len(FORGED + USAGE))),
+        ("FULL_DUPLEX_STREAMED", {}, (FORGED + USAGE,), (21, 7, len(FORGED + USAGE))),
+        ("STREAMED", {"x_pagefleet_prompt_tokens": "5"}, (USAGE,), (5, 7, len(USAGE))),
+        ("STREAMED", {}, (FORGED,), (None, None, len(FORGED))),
+        ("NONE", {"x_pagefleet_prompt_tokens": "5"}, (), (5, None, None)),
+    ],
+    ids=["usage in pieces", "usage at once", "our engine's header", "no usage", "no body"],
+)
+async def test_quotas_are_settled_with_the_engine_s_tokens(
+    world: World,
+    mode: str,
+    headers: dict[str, str],
+    pieces: tuple[bytes, ...],
+    expected: tuple[int | None, int | None, int | None],
+) -> None:
+    """A header comes before the body's `usage`, and text that looks like one is none. Without tokens the bytes count."""
+    call = world.call()
+    chosen = await call.pick(answer=mode)
+    await call.answered(chosen[0], **headers)
+    for number, piece in enumerate(pieces, 1):
+        await call.send(response_body=proto.HttpBody(body=piece, end_of_stream=number == len(pieces)))
+        await call.read()
+    await call.end()
+    (line,) = world.lines
+    assert (line.prompt_tokens, line.tokens, line.body_bytes) == expected
+
+
 async def test_a_client_that_goes_away_leaves_nothing_behind(world: World) -> None:
     call = world.call()
     await call.pick()

@@ -19,6 +19,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
+from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER, PROMPT_TOKENS_HEADER
+from pagefleet_gateway.fronts.answer_size import AnswerSize
 from pagefleet_gateway.fronts.ext_proc_limits import Buffers, Limits, buffers_full, too_large, too_many_exchanges
 from pagefleet_gateway.fronts.ext_proc_messages import (
     body_pieces,
@@ -74,7 +76,9 @@ class Exchange:
     tokens_sought: FirstToken = field(default_factory=FirstToken)
     headers_only: bool = True  # the gateway does not send us the answer's body
     ended: bool = False
-    tokens: int | None = None  # output tokens, where the engine reports them
+    tokens: int | None = None  # output tokens, where the engine reports them in a header or a trailer
+    prompt_tokens: int | None = None  # likewise
+    size: AnswerSize = field(default_factory=AnswerSize)
     error: str = ""  # the code of the error that ended the answer, where the engine reports it
     _pending: asyncio.Future[Pick | Refusal] | None = None
 
@@ -97,6 +101,7 @@ class Exchange:
                 if self.headers_only:  # a gateway that did not name its modes sends bodies all the same
                     self.headers_only = self.ended = False
                 self.ended |= body.end_of_stream
+                self.size.feed(body.body)
                 if self.streams and not self.error and holds_error(body.body):
                     self.error = ERROR_EVENT
                 if self.streams and self.first_token is None and self.tokens_sought.feed(body.body):
@@ -107,7 +112,7 @@ class Exchange:
                 return [proto.ProcessingResponse(response_body=proto.BodyResponse(response=piece)) for piece in pieces]
             case "response_trailers":
                 self.ended = True
-                self.tokens = tokens_of(message.response_trailers.trailers) or self.tokens
+                self.tokens = tokens_of(message.response_trailers.trailers, OUTPUT_TOKENS_HEADER) or self.tokens
                 self.error = error_of(message.response_trailers.trailers) or self.error
                 return [proto.ProcessingResponse(response_trailers=proto.TrailersResponse())]
         return []
@@ -143,7 +148,9 @@ class Exchange:
             attempts=attempts,
             upstream=upstream,
             streamed=self.streams,
-            tokens=self.tokens,
+            tokens=self.size.output_tokens if self.tokens is None else self.tokens,
+            prompt_tokens=self.size.prompt_tokens if self.prompt_tokens is None else self.prompt_tokens,
+            body_bytes=None if self.headers_only else self.size.total,
             error=self.error,
             whole=not (self.headers_only and self.streams),
             fields={"id": self.id, "path": self.headers.get(":path", ""), "code": self.code},
@@ -222,7 +229,8 @@ class Exchange:
         self.code = int(status) if status.isdigit() else 0
         self.streams = headers.get("content-type", "").startswith("text/event-stream")
         self.served = served_of(message)
-        self.tokens = tokens_of(message.response_headers.headers)
+        self.tokens = tokens_of(message.response_headers.headers, OUTPUT_TOKENS_HEADER)
+        self.prompt_tokens = tokens_of(message.response_headers.headers, PROMPT_TOKENS_HEADER)
         self.error = error_of(message.response_headers.headers)
         self.ended = self.headers_only or message.response_headers.end_of_stream
 

@@ -13,7 +13,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from pagefleet_contract.headers import ERROR_HEADER, FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, REVISION_HEADER
+from pagefleet_contract.headers import ERROR_HEADER, FALLBACK_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy.clusters import DESTINATION
 from pagefleet_gateway.fronts.key_headers import client_key_headers, engine_key_headers
 from pagefleet_gateway.picking.picker import Pick
@@ -33,9 +33,9 @@ def headers_of(message: proto.HttpHeaders) -> dict[str, str]:
     }
 
 
-def tokens_of(headers: base_pb2.HeaderMap) -> int | None:
-    """Return the output tokens that an engine reports in its headers or trailers; None without them."""
-    text = _value(headers, OUTPUT_TOKENS_HEADER)
+def tokens_of(headers: base_pb2.HeaderMap, name: str) -> int | None:
+    """Return the tokens that an engine reports in a header or a trailer; None without it."""
+    text = _value(headers, name)
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
