@@ -159,6 +159,11 @@ FLAGS: tuple[Flag, ...] = (
         devices={"cpu": ("none", "int8"), "cuda": ("none", "fp8", "awq")},
     ),
     Flag("--chat-template", "Jinja, instead of the model's own", Path, metavar="FILE"),
+    Flag(
+        "--generation-config",
+        "the sampling values of requests that do not name them; auto: those of the model's generation_config.json",
+        choices=("auto", "vllm"), default="auto",
+    ),
     Flag("--tool-call-parser", choices=tuple(style.value for style in Style), default=Style.HERMES.value),
     Flag(
         "--reasoning-parser", "how the model writes its reasoning; auto: as its chat template shows",

@@ -87,6 +87,7 @@ def configure(arguments: list[str]) -> ServeConfig:
         drain_timeout=flags.drain_timeout,
         write_timeout=flags.write_timeout,
         chat_template=flags.chat_template,
+        generation_config=flags.generation_config,
         adapter_root=flags.adapter_root,
     )
 

@@ -7,9 +7,10 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -32,6 +33,7 @@ from pagefleet_engine.api.endpoints.tokens import Tokens
 from pagefleet_engine.api.endpoints.turns import Turns
 from pagefleet_engine.api.observability import traces
 from pagefleet_engine.api.observability.metrics import Metrics
+from pagefleet_engine.api.parameters import NO_DEFAULTS, sampling_defaults
 from pagefleet_engine.api.planning.limits import Limits, Rules
 from pagefleet_engine.api.planning.plan import Planner
 from pagefleet_engine.api.protocols.message_events import error_document
@@ -63,6 +65,7 @@ class ServeConfig:
     drain_timeout: float
     write_timeout: float
     chat_template: Path | None = None
+    generation_config: str = "auto"  # auto: requests have the sampling defaults of the checkpoint; vllm: the protocols'
     adapter_root: Path | None = None
     node: int = 0  # above 0: this machine computes and does not serve; `master` is the address of the first one
     master: str = ""
@@ -94,7 +97,9 @@ class Server:
         try:
             # Loads beside the engine process, which takes longer.
             loaded = await asyncio.to_thread(_tokenizer, config.engine.model, config.chat_template)
-            planner = Planner(self._client, loaded, self._models, config.limits, config.rules)
+            defaults = await asyncio.to_thread(_sampling_defaults, config)
+            rules = replace(config.rules, sampling_defaults=defaults)
+            planner = Planner(self._client, loaded, self._models, config.limits, rules)
             # The objects loaded by now stay: a full collection over them would stop the loop for 100 ms, at any request.
             gc.collect()
             gc.freeze()
@@ -254,6 +259,21 @@ def _tokenizer(uri: str, chat_template: Path | None) -> tokenizer.Tokenizer:
         raise
     except Exception as error:  # `tokenizers` raises bare Exception
         raise ModelError(SOURCE, f"the model's tokenizer cannot be read: {error}") from error
+
+
+def _sampling_defaults(config: ServeConfig) -> Mapping[str, Any]:
+    """Return the checkpoint's own values of sampling fields that a request does not name. Raises ModelError."""
+    found = source.resolve(config.engine.model)
+    if config.generation_config != "auto" or found.format is not source.Format.SAFETENSORS:
+        return NO_DEFAULTS
+    try:
+        made = sampling_defaults(source.generation_config(found.path))
+    except ApiError as error:
+        hint = "--generation-config=vllm leaves the file's sampling values out"
+        raise ModelError(SOURCE, f"{source.GENERATION_CONFIG}: {error.message}; {hint}") from None
+    if made:
+        log("info", f"requests that do not name them have the values of {source.GENERATION_CONFIG}", **made)
+    return made
 
 
 def _written(error: ApiError, request: web.Request) -> web.Response:

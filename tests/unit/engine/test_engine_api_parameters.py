@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pagefleet_engine.api.base.errors import ApiError
-from pagefleet_engine.api.parameters import Parameters, others, parse
+from pagefleet_engine.api.parameters import Parameters, others, parse, sampling_defaults
 from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, NOT_SUPPORTED, WITHOUT_EFFECT
+from pagefleet_engine.api.protocols import message_request, response_request
 
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False) | some.text(max_size=8),
@@ -28,6 +30,41 @@ def chat(**change: Any) -> Parameters:
 
 def completion(**change: Any) -> Parameters:
     return parse({"model": "m", "prompt": "x", **change}, chat=False)
+
+
+STATED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20.0, "min_p": 0.05, "repetition_penalty": 1.1}
+OTHERS = {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
+SHAPES: dict[str, Callable[..., Parameters]] = {
+    "chat": lambda body, defaults: parse({"messages": HI, **body}, chat=True, defaults=defaults),
+    "completion": lambda body, defaults: parse({"prompt": "x", **body}, chat=False, defaults=defaults),
+    "message": lambda body, defaults: message_request.parameters({"messages": HI, "max_tokens": 3, **body}, defaults),
+    "response": lambda body, defaults: response_request.parameters({"input": "x", **body}, (), defaults)[0],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_field_that_a_request_does_not_name_has_the_checkpoints_value(shape: str) -> None:
+    read, defaults = SHAPES[shape], sampling_defaults({**STATED, "max_new_tokens": 5, "do_sample": True, "x": []})
+    assert dict(defaults) == STATED
+
+    def values(**body: Any) -> dict[str, Any]:
+        made = read({"model": "m", **body}, defaults)
+        return {name: getattr(made, name) for name in STATED}
+
+    assert values() == values(temperature=None, top_k=None) == STATED
+    assert values(**OTHERS) == OTHERS
+    assert values(top_k=-1, top_p=0.5) == {**STATED, "top_k": 0, "top_p": 0.5}
+    assert read({"model": "m"}, {}) == read({"model": "m", **OTHERS, "temperature": 1}, defaults)
+    assert read({"model": "m"}, sampling_defaults({"temperature": None})) == read({"model": "m"}, {})
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("temperature", 2.5), ("temperature", "0.6"), ("top_p", 0), ("top_k", 1.5), ("min_p", True), ("repetition_penalty", -1),
+])  # fmt: skip
+def test_a_checkpoints_value_outside_a_fields_range_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        sampling_defaults({**STATED, name: value})
+    assert caught.value.param == name
 
 
 def test_a_full_request_is_read() -> None:

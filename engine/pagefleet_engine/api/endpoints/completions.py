@@ -47,7 +47,8 @@ class Completions:
 
     async def _answer(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         arrival, timeout = time.monotonic(), body.timeout(request)
-        parameters = parse(await body.document(request), chat=chat)
+        defaults = self._planner.rules.sampling_defaults
+        parameters = parse(await body.document(request), chat=chat, defaults=defaults)
         plan = await self._planner.plan(parameters, arrival, timeout)
         shape = Shape(plan.id, parameters.model, chat=chat)
         generation = Generation(plan, self._client, self._tokenizer, self._words, self._metrics)

@@ -22,7 +22,8 @@ class Messages:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         timeout = body.timeout(request)
-        parameters = message_request.parameters(await body.document(request))
+        defaults = self._turns.planner.rules.sampling_defaults
+        parameters = message_request.parameters(await body.document(request), defaults)
         writer = MessageWriter(new_id("msg"), parameters.model)
         return await self._turns.answer(request, parameters, timeout, writer, message_request.RENAMED)
 

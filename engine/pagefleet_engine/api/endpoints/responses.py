@@ -25,7 +25,8 @@ class Responses:
         document = await body.document(request)
         before = document.get("previous_response_id") if isinstance(document, dict) else None
         earlier = self._found(who, before, "previous_response_id").items if isinstance(before, str) else ()
-        parameters, fields, items = response_request.parameters(document, earlier)
+        defaults = self._turns.planner.rules.sampling_defaults
+        parameters, fields, items = response_request.parameters(document, earlier, defaults)
         name = new_id("resp")
         writer = ResponseWriter(name, response_request.echoed(fields, parameters))
 

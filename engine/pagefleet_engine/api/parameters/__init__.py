@@ -4,6 +4,6 @@ Decides which requests are valid; an error names the parameter.
 Never looks at the model or at the load.
 """
 
-from pagefleet_engine.api.parameters.generation import Parameters, parse
+from pagefleet_engine.api.parameters.generation import NO_DEFAULTS, Parameters, parse, sampling_defaults
 
-__all__ = ["Parameters", "parse"]
+__all__ = ["NO_DEFAULTS", "Parameters", "parse", "sampling_defaults"]

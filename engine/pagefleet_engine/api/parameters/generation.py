@@ -108,6 +108,9 @@ WITHOUT_EFFECT: Table = without_effect(
     }
 )
 SAMPLING: Table = {name: sampling(entry) for name, entry in entries().items()}
+# The fields whose defaults a checkpoint's generation_config.json may state: those that vLLM takes from it.
+CHECKPOINT_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+NO_DEFAULTS: Mapping[str, Any] = {}
 SHARED: Table = {
     "model": text(512, empty=False, required=True),
     "n": integer(1, MAX_ANSWERS, 1),
@@ -174,9 +177,16 @@ class Parameters(SamplingFields):
     answer_format: Asked | None = None
 
 
-def parse(body: Any, *, chat: bool) -> Parameters:
-    """Raises ApiError (400) that names the parameter and what is allowed."""
+def sampling_defaults(generation_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the defaults that the file states, checked as a request's fields are. Raises ApiError that names the field."""
+    stated = {name: generation_config.get(name) for name in CHECKPOINT_FIELDS}
+    return {name: SAMPLING[name].read(value, name) for name, value in stated.items() if value is not None}
+
+
+def parse(body: Any, *, chat: bool, defaults: Mapping[str, Any] = NO_DEFAULTS) -> Parameters:
+    """Raises ApiError (400) that names the parameter and what is allowed. `defaults`: of `sampling_defaults`."""
     fields = read(body, CHAT if chat else COMPLETION, NOT_SUPPORTED)
+    fields |= {name: value for name, value in defaults.items() if body.get(name) is None}
     if fields["stream_options"] and not fields["stream"]:
         raise invalid("stream_options", "stream_options is only allowed when stream is true")
     if fields["prompt_logprobs"] is not None and fields["stream"]:

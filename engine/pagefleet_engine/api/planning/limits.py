@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from pagefleet_engine.api.parsing.reasoning import Reasoning
 from pagefleet_engine.api.parsing.registry import Style
@@ -21,9 +23,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Rules:
-    """Features that requests may use on this server. `priorities`: whether its scheduler knows them."""
+    """Features that requests may use on this server. `priorities`: whether its scheduler knows them.
+
+    `sampling_defaults`: the values of sampling fields that a request does not name, where they are not those of
+    core/sampling_fields.py.
+    """
 
     priorities: bool = True
     request_templates: bool = False
     tool_style: Style = Style.HERMES
     reasoning: Reasoning = Reasoning.AUTO
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)

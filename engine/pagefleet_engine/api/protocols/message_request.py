@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_engine.api.base.errors import invalid
-from pagefleet_engine.api.parameters import Parameters, parse
+from pagefleet_engine.api.parameters import NO_DEFAULTS, Parameters, parse
 from pagefleet_engine.api.parameters.conversation import MAX_MESSAGES
 from pagefleet_engine.api.parameters.fields import (
     Field,
@@ -70,8 +70,8 @@ RENAMED = {
 }
 
 
-def parameters(body: Any) -> Parameters:
-    """Raises ApiError (400)."""
+def parameters(body: Any, defaults: Mapping[str, Any] = NO_DEFAULTS) -> Parameters:
+    """Raises ApiError (400). `defaults`: those of the checkpoint."""
     fields = read(body, TABLE, NOT_SUPPORTED)
     if fields["max_tokens"] is None:
         raise invalid("max_tokens", "max_tokens is required", "missing_required_parameter")
@@ -79,7 +79,7 @@ def parameters(body: Any) -> Parameters:
         raise invalid("stop_sequences", f"stop_sequences may have {MAX_STOPS} texts")
     chat: dict[str, Any] = {name: body[name] for name in (*MORE, "model", "temperature", "stream") if name in body}
     chat |= {"max_tokens": fields["max_tokens"], "stop": list(fields["stop_sequences"])}
-    return _parsed(chat, fields)
+    return _parsed(chat, fields, defaults)
 
 
 def counted(body: Any) -> Parameters:
@@ -88,7 +88,7 @@ def counted(body: Any) -> Parameters:
     return _parsed({"model": fields["model"]}, fields)
 
 
-def _parsed(chat: dict[str, Any], fields: Mapping[str, Any]) -> Parameters:
+def _parsed(chat: dict[str, Any], fields: Mapping[str, Any], defaults: Mapping[str, Any] = NO_DEFAULTS) -> Parameters:
     messages = _messages(fields["messages"])
     system = _text(fields["system"], "system") if fields["system"] else ""
     chat["messages"] = [{"role": "system", "content": system}, *messages] if system else messages
@@ -110,7 +110,7 @@ def _parsed(chat: dict[str, Any], fields: Mapping[str, Any]) -> Parameters:
     chat["reasoning_effort"] = "none" if off else EFFORTS.get(effort) if effort else None
     _tools(chat, fields)
     with renamed(RENAMED):
-        return parse(chat, chat=True)
+        return parse(chat, chat=True, defaults=defaults)
 
 
 def _tools(chat: dict[str, Any], fields: Mapping[str, Any]) -> None:

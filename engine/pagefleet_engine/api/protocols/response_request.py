@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from pagefleet_engine.api.base.errors import invalid
-from pagefleet_engine.api.parameters import Parameters, parse
+from pagefleet_engine.api.parameters import NO_DEFAULTS, Parameters, parse
 from pagefleet_engine.api.parameters.conversation import MAX_MESSAGES
 from pagefleet_engine.api.parameters.fields import (
     Field,
@@ -79,10 +79,12 @@ RENAMED = {"max_completion_tokens": "max_output_tokens", "messages": "input", "r
            "reasoning_effort": "reasoning.effort"}  # fmt: skip
 
 
-def parameters(body: Any, before: Sequence[Any]) -> tuple[Parameters, Mapping[str, Any], list[Any]]:
+def parameters(
+    body: Any, before: Sequence[Any], defaults: Mapping[str, Any] = NO_DEFAULTS
+) -> tuple[Parameters, Mapping[str, Any], list[Any]]:
     """Return what to generate, the fields that were read, and the conversation's items. Raises ApiError (400).
 
-    `before`: the items of the response that this one goes on with.
+    `before`: the items of the response that this one goes on with. `defaults`: those of the checkpoint.
     """
     fields = read(body, TABLE, NOT_SUPPORTED)
     items = [*before, *_items(fields["input"])]
@@ -107,7 +109,7 @@ def parameters(body: Any, before: Sequence[Any]) -> tuple[Parameters, Mapping[st
     if fields["top_logprobs"] is not None or "message.output_text.logprobs" in include:
         chat |= {"logprobs": True, "top_logprobs": fields["top_logprobs"] or 0}
     with renamed(RENAMED):
-        return parse(chat, chat=True), fields, items
+        return parse(chat, chat=True, defaults=defaults), fields, items
 
 
 def echoed(fields: Mapping[str, Any], made: Parameters) -> dict[str, Any]:

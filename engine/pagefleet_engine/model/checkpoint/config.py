@@ -10,6 +10,7 @@ from typing import Any
 
 from pagefleet_engine.model.checkpoint import quantization, rope_scaling
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.checkpoint.source import generation_config
 from pagefleet_engine.model.families import registry
 from pagefleet_engine.model.families.family import LLAMA, Family, NotSupported, Options, slides
 
@@ -211,10 +212,7 @@ def _sliding(family: Family, document: Mapping[str, Any], layers: int) -> tuple[
 
 
 def _eos(folder: Path, document: Mapping[str, Any]) -> tuple[int, ...]:
-    value = document.get("eos_token_id")
-    generation = folder / "generation_config.json"
-    if generation.is_file():
-        value = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id", value)
+    value = generation_config(folder).get("eos_token_id", document.get("eos_token_id"))
     if value is None:
         return ()
     return tuple(int(token) for token in value) if isinstance(value, list) else (int(value),)

@@ -1,11 +1,13 @@
-"""Turns a model URI into a path on this machine. Never imports the package that a python:// URI names."""
+"""Turns a model URI into a path on this machine, and reads JSON files there. Never imports the package that a python:// URI names."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 
@@ -14,6 +16,8 @@ ALLOWED = "python://<package>/<file.gguf>, file:///<folder or .gguf file>, hf://
 # Files of a hub repository to leave out; Mistral's and Meta's hold the weights a second time in their own layouts.
 WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 UNWANTED = ["*consolidated*", "original/*", "metal/*"]
+
+GENERATION_CONFIG = "generation_config.json"
 
 
 class Format(StrEnum):
@@ -44,6 +48,22 @@ def resolve(uri: str) -> ModelSource:
         case _:
             raise ModelError(SOURCE, f"{uri!r} has the unknown scheme {scheme!r}; allowed: {ALLOWED}")
     return _inspect(uri, path)
+
+
+def read_json(path: Path) -> Any:
+    """Return a JSON file's value, None where there is no file. Raises ModelError."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(SOURCE, f"{path.name} of {path.parent.name} cannot be read: {error}") from error
+
+
+def generation_config(folder: Path) -> dict[str, Any]:
+    """Return what the model's makers say about generating text; empty where there is no file. Raises ModelError."""
+    document = read_json(folder / GENERATION_CONFIG)
+    if document is not None and not isinstance(document, dict):
+        raise ModelError(SOURCE, f"{GENERATION_CONFIG} of {folder.name} must be a JSON object")
+    return document or {}
 
 
 def _in_package(uri: str, rest: str) -> Path:

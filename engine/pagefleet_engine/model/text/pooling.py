@@ -6,13 +6,11 @@ reads too: two tokens whose probabilities after a pair of texts are its score.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
-from pagefleet_engine.model.checkpoint.source import Format, ModelSource
+from pagefleet_engine.model.checkpoint.source import Format, ModelSource, read_json
 
 MODES = {
     "pooling_mode_mean_tokens": "mean",
@@ -57,19 +55,11 @@ def purpose(source: ModelSource) -> Purpose:
 
 
 def _modules(folder: Path) -> set[str]:
-    modules = _read(folder / "modules.json")
+    modules = read_json(folder / "modules.json")
     several = modules if isinstance(modules, list) else []
     return {str(module.get("type", "")).rpartition(".")[2] for module in several if isinstance(module, dict)}
 
 
 def _json(path: Path) -> dict[str, Any]:
-    document = _read(path)
+    document = read_json(path)
     return document if isinstance(document, dict) else {}
-
-
-def _read(path: Path) -> Any:
-    """Return a JSON file's value, None where there is no file. Raises ModelError."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(SOURCE, f"{path.name} of {path.parent.name} cannot be read: {error}") from error
