@@ -107,7 +107,8 @@ def test_excursions_are_those_of_cumulative_sums_place_by_place(slices: list[tup
             if not sums[place]:
                 heights[place] += max(0.0, peaks[place] - excursions.LEVEL)
                 peaks[place] = 0.0
-    assert found.copied()._sums.get("p", sums) == sums
+    under_way = found.copied()._open.get("p", {})
+    assert [under_way.get(place, (0.0, 0.0)) for place in range(COUNT)] == list(zip(sums, peaks, strict=True))
     assert found._height == heights
 
 

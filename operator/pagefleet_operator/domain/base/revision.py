@@ -6,14 +6,17 @@ what leaving it out means (`env: []`).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.quantity import canonical
+from pagefleet_operator.domain.base.json_text import decode, json_text
 
 POD_AFFECTING = ("model", "engine", "resources", "placement", "pod")
+MAX_REMEMBERED = 4096
 QUANTITIES = ("cpu", "memory")  # of `resources`
 
 
@@ -43,7 +46,17 @@ def written_hash(raw: Mapping[str, Any]) -> str:
 
 
 def _hash(pods: Mapping[str, Any]) -> str:
-    """Eight hex digits of the canonical JSON."""
+    """Eight hex digits of the canonical JSON. The latest are remembered."""
+    text = json_text(pods)
+    return _hashed(pods) if text is None else _remembered(text)
+
+
+@functools.lru_cache(MAX_REMEMBERED)
+def _remembered(text: bytes) -> str:
+    return _hashed(decode(text))
+
+
+def _hashed(pods: Mapping[str, Any]) -> str:
     text = json.dumps(pods, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from pagefleet_operator.domain.base.json_text import decode, json_text
+
+MAX_REMEMBERED = 4096
 OURS = "pagefleet"  # the runtime that is Pagefleet's own engine
 NVIDIA = "nvidia.com/gpu"  # an accelerator of this name selects our engine's CUDA image and its flags
 T = TypeVar("T")
@@ -200,7 +203,17 @@ class RevisionSpec:
 
 
 def revision_spec(raw: object) -> RevisionSpec:
-    """The view of a spec, or of a revision's snapshot."""
+    """The view of a spec, or of a revision's snapshot. The latest are remembered by the JSON that they are views of."""
+    text = json_text(raw)
+    return _view(raw) if text is None else _remembered(text)
+
+
+@lru_cache(MAX_REMEMBERED)
+def _remembered(text: bytes) -> RevisionSpec:
+    return _view(decode(text))
+
+
+def _view(raw: object) -> RevisionSpec:
     spec = _mapping(raw)
     return RevisionSpec(
         model=_model(_mapping(spec.get("model"))),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import operator
 from collections import deque
 from collections.abc import Callable, Collection
 
@@ -64,7 +65,7 @@ class LoadSums:
         totals = [0, *itertools.accumulate(self._arrivals)]
         last = max(STEPS * IN_STEP, RETAINED - self._newest + _closed(now))
         ends = totals[last - STEPS * IN_STEP : last + 1 : IN_STEP]
-        rates = [(after - before) / STEP for before, after in itertools.pairwise(ends)]
+        rates = [arrived / STEP for arrived in map(operator.sub, ends[1:], ends)]
         return ServiceLoad(
             age=now - end if whole else math.inf,
             held=held,

@@ -24,6 +24,9 @@ UNMEASURED = {
     "ttft": ("leftWaiting", "unmeasuredWaiting"),
     "e2e": ("leftWaiting", "leftRunning", "unmeasuredWaiting", "unmeasuredRunning"),
 }
+IN_FLIGHT_NAMES = frozenset(name for group in IN_FLIGHT.values() for name in group)
+UNMEASURED_NAMES = frozenset(name for group in UNMEASURED.values() for name in group)
+COUNTS = ("arrivals", "tokens", "started", "retried", "clientErrors", "timeouts")
 LOAD_FIELDS = ("relative", "waiting", "unmeasured", "ttft")  # in the order of `LoadCounts`
 
 
@@ -51,7 +54,8 @@ def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | Non
     latency = {
         name: histogram for name in GATEWAY_SIGNALS if name in raw and (histogram := _histogram(raw[name])) is not None
     }
-    return Slice(
+    arrivals, tokens, started, retried, client_errors, timeouts = map(optional, map(raw.get, COUNTS))
+    piece = Slice(
         instance=instance,
         start=float(raw["start"]),
         seconds=seconds,
@@ -60,17 +64,19 @@ def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | Non
         requests=requests,
         errors=errors,
         latency=latency,
-        arrivals=optional(raw.get("arrivals")),
-        tokens=optional(raw.get("tokens")),
-        started=optional(raw.get("started")),
-        in_flight=_ages(raw, IN_FLIGHT),
-        unmeasured=_ages(raw, UNMEASURED),
-        retried=min(errors, optional(raw.get("retried")) or 0),
-        client_errors=optional(raw.get("clientErrors")) or 0,
-        timeouts=optional(raw.get("timeouts")) or 0,
+        arrivals=arrivals,
+        tokens=tokens,
+        started=started,
+        in_flight={} if IN_FLIGHT_NAMES.isdisjoint(raw) else _ages(raw, IN_FLIGHT),
+        unmeasured={} if UNMEASURED_NAMES.isdisjoint(raw) else _ages(raw, UNMEASURED),
+        retried=min(errors, retried or 0),
+        client_errors=client_errors or 0,
+        timeouts=timeouts or 0,
         load=_load(raw["load"]) if "load" in raw else {},
         pods=_pods(raw["pods"]) if "pods" in raw else {},
     )
+    vars(piece)["possible"] = True  # all that `Slice.possible` looks at has been checked here
+    return piece
 
 
 def _load(raw: Any) -> dict[str, LoadCounts]:
@@ -108,18 +114,19 @@ def _ages(raw: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[
 
 
 def optional(value: Any) -> int | None:
-    return value if _count(value) else None
+    return value if type(value) is int and value >= 0 else None
 
 
 def _histogram(raw: Any) -> dict[int, int] | None:
     if not isinstance(raw, dict):
         return None
-    result = {}
-    for bucket, count in raw.items():
-        number = _BUCKETS.get(bucket)
-        if number is None or type(count) is not int or count < 0:
+    try:
+        result = {_BUCKETS[bucket]: count for bucket, count in raw.items()}
+    except KeyError:
+        return None
+    for count in result.values():
+        if type(count) is not int or count < 0:
             return None
-        result[number] = count
     return result
 
 

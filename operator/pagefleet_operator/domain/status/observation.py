@@ -176,16 +176,13 @@ class Slice:
     @cached_property
     def possible(self) -> bool:
         """Whether the numbers can be true: no negative count, and no more errors than requests."""
-        tables = [
-            *self.latency.values(),
-            *self.in_flight.values(),
-            *self.unmeasured.values(),
-            *[one.counts for one in self.edged.values()],
-            *[table for one in self.load.values() for table in one.tables],
-            *self.pods.values(),
-        ]
-        counts = 0 <= self.retried <= self.errors <= self.requests and min(self.client_errors, self.timeouts) >= 0
-        return counts and not any(one and min(one.values()) < 0 for one in tables)
+        if not 0 <= self.retried <= self.errors <= self.requests or self.client_errors < 0 or self.timeouts < 0:
+            return False
+        tables = [*self.latency.values(), *self.in_flight.values(), *self.unmeasured.values(), *self.pods.values()]
+        tables += [one.counts for one in self.edged.values()]
+        for one in self.load.values():
+            tables += one.tables
+        return min([count for table in tables for count in table.values()], default=0) >= 0
 
 
 START = attrgetter("start")  # the order of slices in time

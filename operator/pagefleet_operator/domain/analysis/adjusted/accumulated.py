@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pagefleet_contract import sketch
@@ -26,7 +26,7 @@ from pagefleet_operator.domain.analysis.adjusted.alternatives import (
     ratios,
     stakes,
 )
-from pagefleet_operator.domain.analysis.adjusted.excursions import Excursions
+from pagefleet_operator.domain.analysis.adjusted.excursions import Excursions, gains_of
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
 from pagefleet_operator.domain.analysis.adjusted.reference import (
     QUANTILES,
@@ -83,6 +83,7 @@ class Accumulated:
         self.hits = [(0.0, 0.0)] * THRESHOLDS  # of the canary: requests and hits, by threshold
         self.thresholds: tuple[Threshold, ...] = ()
         self._scales: Sequence[float] = ()
+        self._pooled: Sequence[int] = ()  # of the thresholds
         self._renewed = -math.inf
         self._arrived = 0 if earlier is None else scope.warm_up
         self._warm = earlier is not None
@@ -106,6 +107,7 @@ class Accumulated:
             self.thresholds, self._renewed = self.reference.thresholds(scope.increase), start
             self.excursions.forget(start - RETAINED_SECONDS)
             self._scales = self.excursions.scales()
+            self._pooled = [threshold.pooled for threshold in self.thresholds]
             self._recent.clear()
             self._totals = [(0.0, 0.0)] * THRESHOLDS
         if self.thresholds:
@@ -196,8 +198,11 @@ class Accumulated:
         """Calibrate by the slices of single stable pods."""
         for pod, own in piece.pods.items():
             tail = Tail(own)
-            hits = tuple([tail.above(threshold.pooled) for threshold in self.thresholds])
-            self.excursions.add(piece.start, pod, watched.ratios(tail.total, hits))
+            hits = tail.above_each(self._pooled)
+            # Without a hit no ratio is above 0: no excursion begins.
+            if self.excursions.rests(piece.start, pod) and not any(hits):
+                continue
+            self.excursions.add(piece.start, pod, *watched.ratios(tail.total, hits))
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)
@@ -226,17 +231,18 @@ class _Watched:
 
     def __init__(self, shares: Sequence[float]) -> None:
         self._stakes, self._bet = [stakes(share) for share in shares], severe(shares[MULTIPLE:])
-        self._known: dict[tuple[int, tuple[int, ...]], list[float]] = {}  # many pods have the same numbers
+        # Many pods have the same numbers.
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[Sequence[float], Collection[int]]] = {}
 
-    def ratios(self, requests: int, hits: tuple[int, ...]) -> list[float]:
-        """Return them for so many requests, and the hits of each threshold."""
+    def ratios(self, requests: int, hits: tuple[int, ...]) -> tuple[Sequence[float], Collection[int]]:
+        """Return them for so many requests and the hits of each threshold, and the places of those above 0."""
         known = self._known.get((requests, hits))
         if known is None:
-            known = [
+            found = [
                 above * up + (requests - above) * down
                 for own, above in zip(self._stakes, hits, strict=True)
                 for up, down in own
             ]
-            known.append(self._bet.ratio([(requests, above) for above in hits[MULTIPLE:]]))
-            self._known[requests, hits] = known
+            found.append(self._bet.ratio([(requests, above) for above in hits[MULTIPLE:]]))
+            known = self._known[requests, hits] = found, gains_of(found)
         return known

@@ -11,7 +11,7 @@ there are excursions, a prior counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS
 from pagefleet_operator.domain.analysis.adjusted.reference import FAR, MULTIPLES, QUANTILES
@@ -36,8 +36,8 @@ class Excursions:
     """The cumulative sums of each pod, and the number and heights of the excursions that are over."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {}
-        self._peaks: dict[str, list[float]] = {}
+        # The excursions under way, by pod and alternative: the sum now, and the highest one. No sum is 0 or less.
+        self._open: dict[str, dict[int, tuple[float, float]]] = {}
         self._newest: dict[str, float] = {}  # the start of each pod's newest slice
         self._count = [0] * COUNT
         self._height = [0.0] * COUNT
@@ -47,32 +47,39 @@ class Excursions:
         """The pods that are watched."""
         return frozenset(self._newest)
 
-    def add(self, start: float, pod: str, ratios: Sequence[float]) -> None:
-        """Add the logarithms of a slice's likelihood ratios, one for each alternative. `start` is the slice's start."""
-        sums = self._sums.setdefault(pod, [0.0] * COUNT)
-        peaks = self._peaks.setdefault(pod, [0.0] * COUNT)
+    def rests(self, start: float, pod: str) -> bool:
+        """Note a slice of a pod, and return whether no excursion of the pod is under way."""
         self._newest[pod] = start
-        if max(ratios) <= 0 and not any(sums):
-            return
-        for place, ratio in enumerate(ratios):
-            before = sums[place]
-            if ratio <= 0 and not before:
-                continue  # no excursion is under way, and none begins
-            total = before + ratio
-            if total > peaks[place]:
-                peaks[place] = total
-            elif total <= 0:
-                if peaks[place] > LEVEL:
+        return not self._open.setdefault(pod, {})
+
+    def add(self, start: float, pod: str, ratios: Sequence[float], gains: Collection[int] | None = None) -> None:
+        """Add the logarithms of a slice's likelihood ratios, one for each alternative. `start` is the slice's start.
+
+        `gains` are the places of those above 0, where the caller knows them.
+        """
+        if gains is None:
+            gains = gains_of(ratios)
+        known = self._open.setdefault(pod, {})
+        self._newest[pod] = start
+        # An alternative without an excursion and without a gain stays as it is.
+        for place in {*known, *gains} if known else gains:
+            before, peak = known.get(place, (0.0, 0.0))
+            total = before + ratios[place]
+            if total > peak:
+                known[place] = total, total
+            elif total > 0:
+                known[place] = total, peak
+            else:
+                del known[place]
+                if peak > LEVEL:
                     self._count[place] += 1
-                    self._height[place] += peaks[place] - LEVEL
-                total = peaks[place] = 0.0
-            sums[place] = total
+                    self._height[place] += peak - LEVEL
 
     def scales(self) -> tuple[float, ...]:
         """Return the factor by which the evidence of each alternative is divided."""
         heights, counts = list(self._height), list(self._count)
-        for peaks in self._peaks.values():  # an excursion under way is at least as high as it is now
-            _count_open(peaks, counts, heights)
+        for known in self._open.values():  # an excursion under way is at least as high as it is now
+            _count_open(known, counts, heights)
         return tuple(
             max(least, SAFETY * (PRIOR_EXCURSIONS * least / SAFETY + height) / (PRIOR_EXCURSIONS + count))
             for least, count, height in zip(MIN_SCALES, counts, heights, strict=True)
@@ -81,13 +88,12 @@ class Excursions:
     def forget(self, before: float) -> None:
         """Forget the sums of pods without a slice since `before`: they are gone. Their excursions count as over."""
         for gone in [pod for pod, newest in self._newest.items() if newest < before]:
-            _count_open(self._peaks[gone], self._count, self._height)
-            del self._sums[gone], self._peaks[gone], self._newest[gone]
+            _count_open(self._open[gone], self._count, self._height)
+            del self._open[gone], self._newest[gone]
 
     def copied(self) -> Excursions:
         result = Excursions()
-        result._sums = {pod: list(sums) for pod, sums in self._sums.items()}
-        result._peaks = {pod: list(peaks) for pod, peaks in self._peaks.items()}
+        result._open = {pod: dict(known) for pod, known in self._open.items()}
         result._newest = dict(self._newest)
         result._count, result._height = list(self._count), list(self._height)
         return result
@@ -100,9 +106,14 @@ class Excursions:
         return max(1.0, mean) if math.isfinite(mean) else 1.0
 
 
-def _count_open(peaks: Sequence[float], counts: list[int], heights: list[float]) -> None:
+def gains_of(ratios: Sequence[float]) -> tuple[int, ...]:
+    """Return the places of the logarithms above 0: those that can begin an excursion."""
+    return tuple([place for place, ratio in enumerate(ratios) if ratio > 0])
+
+
+def _count_open(known: Mapping[int, tuple[float, float]], counts: list[int], heights: list[float]) -> None:
     """Count a pod's excursions that are under way and high, in place."""
-    for place, peak in enumerate(peaks):
+    for place, (_, peak) in known.items():
         if peak - LEVEL > OPEN:
             heights[place] += peak - LEVEL
             counts[place] += 1

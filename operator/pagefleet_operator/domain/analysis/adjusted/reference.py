@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagefleet_contract import sketch
-from pagefleet_contract.sketch import Histogram
+from pagefleet_contract.sketch import Histogram, Ranks
 from pagefleet_contract.strata import FREE_STRATA, QUEUED_STRATA
 from pagefleet_operator.domain.analysis.adjusted.waiting import Side
 
@@ -78,18 +78,11 @@ class Reference:
         pooled = sketch.merged(list(self.strata.values()))
         if sketch.total(pooled) < MIN_REQUESTS:
             return ()
-        margin = _buckets(increase)
-        known = {name: bucket for name, own in self.strata.items() if (bucket := _upper(own, QUANTILES[0])) is not None}
-        fine = [self._at_quantile(quantile, pooled, margin) for quantile in QUANTILES]
+        margin, strata = _buckets(increase), {name: Ranks(own) for name, own in self.strata.items()}
+        known = {name: bucket for name, own in strata.items() if (bucket := _upper(own, QUANTILES[0])) is not None}
+        fine = [_at_quantile(quantile, strata, pooled, margin) for quantile in QUANTILES]
         edge = _bucket(pooled, 0.95)
         return (*fine, *(_at_multiple(multiple, pooled, edge, known) for multiple in MULTIPLES))
-
-    def _at_quantile(self, quantile: float, pooled: Histogram, margin: int) -> Threshold:
-        stable = {name: bucket for name, own in self.strata.items() if (bucket := _upper(own, quantile)) is not None}
-        canary, whole = {name: bucket + margin for name, bucket in stable.items()}, _bucket(pooled, quantile) + margin
-        if quantile in INHERITED:
-            canary = _inherited(canary, whole)
-        return Threshold(stable, canary, whole, 1 - quantile)
 
     def copied(self) -> Reference:
         result = Reference()
@@ -103,6 +96,14 @@ class Reference:
             sketch.take_off(total, histogram)
             if not total:
                 del self.strata[name]
+
+
+def _at_quantile(quantile: float, strata: Mapping[str, Ranks], pooled: Histogram, margin: int) -> Threshold:
+    stable = {name: bucket for name, own in strata.items() if (bucket := _upper(own, quantile)) is not None}
+    canary, whole = {name: bucket + margin for name, bucket in stable.items()}, _bucket(pooled, quantile) + margin
+    if quantile in INHERITED:
+        canary = _inherited(canary, whole)
+    return Threshold(stable, canary, whole, 1 - quantile)
 
 
 def _inherited(known: Mapping[str, int], pooled: int) -> dict[str, int]:
@@ -129,11 +130,11 @@ def _at_multiple(multiple: float, pooled: Histogram, edge: int, known: Mapping[s
     return Threshold(everywhere, everywhere, bucket, share, bucket, elsewhere, multiple >= FAR)
 
 
-def _upper(histogram: Histogram, quantile: float) -> int | None:
+def _upper(histogram: Ranks, quantile: float) -> int | None:
     """The bucket of a quantile, estimated from above; None with too few requests."""
-    count = sketch.total(histogram)
+    count = histogram.total
     rank = math.ceil(count * quantile + STANDARD_ERRORS * math.sqrt(DISPERSION * count * quantile * (1 - quantile)))
-    return None if count * (1 - quantile) < MIN_ABOVE else sketch.bucket_at(histogram, rank)
+    return None if count * (1 - quantile) < MIN_ABOVE else histogram.bucket_at(rank)
 
 
 def _bucket(histogram: Histogram, quantile: float) -> int:

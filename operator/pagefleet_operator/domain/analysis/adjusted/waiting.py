@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
@@ -20,14 +21,17 @@ class Tail:
 
     def __init__(self, histogram: Histogram) -> None:
         self._buckets = sorted(histogram)
-        self._above = [0]
-        for bucket in reversed(self._buckets):
-            self._above.append(self._above[-1] + histogram[bucket])
-        self._above.reverse()
-        self.total = self._above[0]
+        above = [*accumulate(map(histogram.__getitem__, reversed(self._buckets)), initial=0)]
+        above.reverse()
+        self._above, self.total = above, above[0]
 
     def above(self, bucket: int) -> int:
         return self._above[bisect_right(self._buckets, bucket)]
+
+    def above_each(self, buckets: Sequence[int]) -> tuple[int, ...]:
+        """Return how many lie above each of the buckets."""
+        known, above = self._buckets, self._above
+        return tuple([above[bisect_right(known, bucket)] for bucket in buckets])
 
 
 NO_TAIL = Tail({})
@@ -87,6 +91,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._by_instance: dict[str, tuple[float, Strata]] = {}
+        self._total: Strata | None = {}  # of all instances; None: not added up yet
 
     def take(self, start: float, pieces: Iterable[Slice]) -> Side:
         """Take over the slices of one start. Times must not go back."""
@@ -102,20 +107,24 @@ class Waiting:
         self._forget(piece.start)
         if piece.adjusted:
             self._by_instance[piece.instance] = (piece.start, _of(piece.load, "waiting"))
+            self._total = None
 
     def total(self) -> Strata:
         """Return the ages as multiples of the expected time."""
-        return _merged([strata for _, strata in self._by_instance.values()])
+        if self._total is None:
+            self._total = _merged([strata for _, strata in self._by_instance.values()])
+        return self._total
 
     def copied(self) -> Waiting:
         result = Waiting()
-        result._by_instance = dict(self._by_instance)
+        result._by_instance, result._total = dict(self._by_instance), self._total
         return result
 
     def _forget(self, now: float) -> None:
         """Forget the gateways that have been silent for too long."""
         for name in [name for name, (newest, _) in self._by_instance.items() if newest < now - SILENT_SECONDS]:
             del self._by_instance[name]
+            self._total = None
 
 
 def _of(load: Mapping[str, LoadCounts], field: str) -> Strata:
