@@ -6,11 +6,13 @@ a canary that is short of KV pages by its own metrics it is rolled back. Not par
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import itertools
 import json
+import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
@@ -31,6 +33,7 @@ from pagefleet_local.lifecycle.fleet_up import fleet_up
 from pagefleet_local.lifecycle.up import Options, healthy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+CLIENT_PRIORITY = -15
 START_SECONDS = 600.0  # of vLLM, on two cores that others use too
 VLLM: dict[str, Any] = {
     "model": {"source": f"file://{vllm.MODEL}", "servedName": "smollm2", "maxLength": 1024},
@@ -39,6 +42,8 @@ VLLM: dict[str, Any] = {
         "image": vllm.reference(),
         "scheduling": {"maxSequences": 4},
         "args": ["--enforce-eager", "--dtype=float32"],
+        # One core computes. The gateway and the client have the other, as where they run on machines of their own.
+        "env": [{"name": "VLLM_CPU_OMP_THREADS_BIND", "value": "0"}],
     },
     "resources": {"cpu": "1", "memory": "5Gi"},
 }
@@ -124,18 +129,8 @@ async def test_vllm_serves_through_the_gateway(stage: Stage) -> None:
 async def test_the_gateway_s_time_to_first_token_is_the_client_s(stage: Stage) -> None:
     """vLLM sends its headers at once. The access log has each stream's time to the first token. For 95 % of the streams it is
     within 5 ms or 5 % of the time by this client's own clock."""
-    felt: dict[str, float] = {}
-    async with aiohttp.ClientSession() as http:
-        for words in (5, 50, 200, 400) * 10:
-            # The question comes last: the model answers it, and does not end its answer before a token.
-            prompt = [{"role": "user", "content": f"{'Read this again. ' * (words // 4)}{QUESTION}"}]
-            body = {"model": "smollm2", "messages": prompt, "max_tokens": 4, "stream": True}
-            begun = time.perf_counter()
-            async with http.post(f"{stage.url}/chat/completions", json=body) as response:
-                assert response.status == 200
-                async for line in response.content:
-                    if line.startswith(b"data: {") and first_token(json.loads(line[len(b"data: ") :])):
-                        felt.setdefault(response.headers["x-request-id"], time.perf_counter() - begun)
+    with first_in_line():
+        felt = await times_felt(f"{stage.url}/chat/completions")
     async with asyncio.timeout(30):
         measured = await times_to_first_token(stage.fleet)
         while not felt.keys() <= measured.keys():
@@ -145,6 +140,34 @@ async def test_the_gateway_s_time_to_first_token_is_the_client_s(stage: Stage) -
     }
     assert len(felt) == 40
     assert len(wrong) <= len(felt) // 20, wrong
+
+
+@contextlib.contextmanager
+def first_in_line() -> Iterator[None]:
+    """Let this process go before others (root needed). A client's clock must not wait until vLLM leaves it a core."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, CLIENT_PRIORITY)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, usual)
+
+
+async def times_felt(url: str) -> dict[str, float]:
+    """Return the seconds from each of 40 requests to its first token by this process's clock, by request id."""
+    felt: dict[str, float] = {}
+    async with aiohttp.ClientSession() as http:
+        for words in (5, 50, 200, 400) * 10:
+            # The question comes last: the model answers it, and does not end its answer before a token.
+            prompt = [{"role": "user", "content": f"{'Read this again. ' * (words // 4)}{QUESTION}"}]
+            body = {"model": "smollm2", "messages": prompt, "max_tokens": 4, "stream": True}
+            begun = time.perf_counter()
+            async with http.post(url, json=body) as response:
+                assert response.status == 200
+                async for line in response.content:
+                    if line.startswith(b"data: {") and first_token(json.loads(line[len(b"data: ") :])):
+                        felt.setdefault(response.headers["x-request-id"], time.perf_counter() - begun)
+    return felt
 
 
 async def times_to_first_token(fleet: Fleet) -> dict[str, float]:
