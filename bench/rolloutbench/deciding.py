@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from bench.rolloutbench.reading import Windows
 from bench.rolloutbench.scenario import Scenario
 
 from pagefleet_contract.names import REVISION_LABEL
+from pagefleet_operator.domain.base.json_text import loads
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 from pagefleet_operator.domain.status import codec
@@ -19,6 +19,7 @@ from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Phase, Status
+from pagefleet_operator.kube.client import written
 from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics.history import Past
 
@@ -97,7 +98,7 @@ class Operator:
         self.plan, self.status = plan, plan.status
         self._decided += 1
         if self._decided % self.stored_every == 0 and plan.document is not None:
-            self.status = codec.load(json.loads(json.dumps(plan.document)))
+            self.status = codec.load(loads(written(plan.document).decode()))
         for child in plan.children:
             if child["kind"] == "Deployment":
                 labels: Any = child["metadata"]

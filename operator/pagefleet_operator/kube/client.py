@@ -23,6 +23,7 @@ from aiohttp.abc import AbstractStreamWriter
 from kubernetes.aio import client
 from kubernetes.aio.client.rest import RESTClientObject
 
+from pagefleet_operator.domain.base.json_text import json_text, loads
 from pagefleet_operator.kube import credentials, paths
 
 Document = dict[str, Any]
@@ -154,7 +155,7 @@ class Api:
         ) as response:
             text = await response.text()
             try:
-                document = json.loads(text)
+                document = loads(text)
             except ValueError:
                 document = {}
             if response.status >= 300:
@@ -178,6 +179,9 @@ class _FencedBody(aiohttp.BytesPayload):
 
 def written(body: Mapping[str, Any]) -> bytes:
     """JSON that is YAML too, which is what server-side apply is read as: it knows no surrogate pairs."""
+    plain = json_text(body)
+    if plain is not None and plain.isascii() and b"\x7f" not in plain:
+        return plain
     text = json.dumps(body, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 

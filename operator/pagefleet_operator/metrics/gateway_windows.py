@@ -40,6 +40,7 @@ RETAINED_SECONDS, MAX_SLICES = 72 * 3600.0, 24_000  # a long rollout is judged b
 TRIMMED_SLICES = 20_000  # left of too many: the guard then adds all of them up again, which must be rare
 # Of all histograms that are retained for a service with its own pickers (some 20 MiB), and what is left of too many.
 MAX_OWN_BUCKETS, TRIMMED_OWN_BUCKETS = 300_000, 200_000
+SHORT = 16 << 10  # characters of an answer whose slices are read in one turn of the event loop
 PAST_SECONDS = reference.RETAINED_SECONDS + 60.0  # before a rollout, whose load-adjusted times the judgement uses
 PAST_READS = 3  # so often they are requested again before they are given up
 MAX_SKEW_SECONDS = 5.0  # between the clocks of a gateway and of the operator
@@ -220,7 +221,11 @@ class GatewayWindows:
             text = (await fetch(self._session, question)).decode()
             account.receive(len(text))
             document = await long_json.load(text, ("slices",), account)
-            return await _answer(document, known.start, account, again)
+            found = slices(document, known.start, -math.inf if again else known.start)
+            if len(text) > SHORT:
+                return _answer(document, [piece async for piece in taking_turns(found, account)])
+            with account.spending():
+                return _answer(document, list(found))
         except TooLongError as error:
             account.receive(error.received)
             latest = known.start if again else max(known.start, self._clock() - known.skew - LATEST_SECONDS)
@@ -234,17 +239,11 @@ class GatewayWindows:
         return None
 
 
-async def _answer(document: Mapping[str, Any], after: float, account: Account, again: bool) -> GatewayAnswer | None:
-    """The plausible part of an answer, with the slices that begin later than `after`; None where it has no time.
-
-    With `again` it also has the load-adjusted times of all slices.
-    """
+def _answer(document: Mapping[str, Any], found: Sequence[Slice]) -> GatewayAnswer | None:
+    """The plausible part of an answer with its slices; None where it has no time."""
     now = document.get("now")
     if not finite(now):
         return None
-    found = list[Slice]()
-    async for piece in taking_turns(slices(document, after, -math.inf if again else after), account):
-        found.append(piece)
     seconds = document.get("sliceSeconds")
     return GatewayAnswer(
         str(document.get("instance"))[:MAX_TEXT],

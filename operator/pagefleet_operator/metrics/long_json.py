@@ -10,9 +10,10 @@ import re
 from collections.abc import Generator
 from typing import Any
 
+from pagefleet_operator.domain.base.json_text import loads
 from pagefleet_operator.metrics.accounts import Account, taking_turns
 
-SHORT = 64 << 10  # characters that json.loads reads in less than a millisecond
+SHORT = 64 << 10  # characters that are read in less than a millisecond
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 Reader = Generator[None, None, tuple[Any, int]]  # yields where others may run; returns the value and the place after it
@@ -25,7 +26,7 @@ async def load(text: str, long: tuple[str, ...], account: Account) -> dict[str, 
     """
     if len(text) <= SHORT:
         with account.spending():
-            known = json.loads(text)
+            known = loads(text)
         if not isinstance(known, dict):
             raise ValueError("it is no object")
         return known

@@ -76,10 +76,13 @@ def _dump(value: Any, name: str) -> Any:
     if kind is tuple:
         return [_dump(item, "") for item in value]
     if dataclasses.is_dataclass(kind):
-        dumped = {}
+        dumped, known = {}, vars(value)
         for field, key in _keys(kind):
-            item = getattr(value, field)
-            if item or type(item) in NUMBERS:  # neither None nor empty
+            item = known[field]
+            if type(item) is str:
+                if item:
+                    dumped[key] = item
+            elif item or type(item) in NUMBERS:  # neither None nor empty
                 written = _dump(item, field)
                 if written is not None:
                     dumped[key] = written

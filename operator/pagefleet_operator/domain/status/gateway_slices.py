@@ -67,8 +67,8 @@ def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | Non
         arrivals=arrivals,
         tokens=tokens,
         started=started,
-        in_flight={} if IN_FLIGHT_NAMES.isdisjoint(raw) else _ages(raw, IN_FLIGHT),
-        unmeasured={} if UNMEASURED_NAMES.isdisjoint(raw) else _ages(raw, UNMEASURED),
+        in_flight=_ages(raw, IN_FLIGHT_NAMES, IN_FLIGHT),
+        unmeasured=_ages(raw, UNMEASURED_NAMES, UNMEASURED),
         retried=min(errors, retried or 0),
         client_errors=client_errors or 0,
         timeouts=timeouts or 0,
@@ -101,13 +101,19 @@ def _entries(raw: Any, limit: int) -> Iterator[tuple[str, Any]]:
     return itertools.islice(plausible, limit)
 
 
-def _ages(raw: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, dict[int, int]]:
-    """The histograms of ages by signal, without empty ones; a gateway of an older version has none."""
+def _ages(
+    raw: Mapping[str, Any], names: frozenset[str], groups: Mapping[str, tuple[str, ...]]
+) -> dict[str, dict[int, int]]:
+    """The histograms of ages by signal, without empty ones; a gateway of an older version has none.
+
+    `names` are the names of all `groups`.
+    """
+    if names.isdisjoint(raw):
+        return {}
+    read = {name: histogram for name in names if name in raw and (histogram := _histogram(raw[name]))}
     result = {}
-    for signal, group in names.items():
-        known: list[dict[int, int]] = [
-            histogram for name in group if name in raw and (histogram := _histogram(raw[name]))
-        ]
+    for signal, group in groups.items():
+        known = [read[name] for name in group if name in read]
         if known:
             result[signal] = known[0] if len(known) == 1 else sketch.merged([*known])
     return result
