@@ -24,7 +24,7 @@ BUCKETS = frozenset(map(str, range(5001)))
 def snapshot_of(value: object) -> dict[str, Any]:
     """Return `value`, or {} when no pod can be built from it. The latest are remembered by their JSON."""
     text = json_text(value)
-    return _checked(value) if text is None else _remembered(text)
+    return _checked(value) if text is None else dict(_remembered(text))
 
 
 @functools.lru_cache(MAX_REMEMBERED)
