@@ -212,21 +212,44 @@ async def test_what_others_write_into_records_is_written_back(plane: Plane) -> N
     await plane.kubectl.run(
         "annotate", "controllerrevision", name, "-n", namespace, "--overwrite", "pagefleet.io/rejected="
     )
-    (record,) = [one for one in await records(plane, namespace) if one["metadata"]["name"] == f"chat-{good}"]
-    forged = {key: record[key] for key in ("apiVersion", "kind", "data", "revision")}
-    forged["metadata"] = {key: record["metadata"][key] for key in ("name", "namespace", "labels", "annotations")}
-    forged["data"]["spec"]["engine"]["args"] = ["--forged"]
-    refused = await plane.kubectl.run("replace", "-f", "-", stdin=yaml.safe_dump(forged), check=False)
+    refused = await plane.kubectl.run(
+        "replace", "-f", "-", stdin=yaml.safe_dump(await forged(plane, namespace, good)), check=False
+    )
     assert refused.code != 0
     assert "immutable" in refused.text
-    await plane.kubectl.run("delete", "controllerrevision", f"chat-{good}", "-n", namespace)
-    await plane.kubectl.run("create", "-f", "-", stdin=yaml.safe_dump(forged), check=False)
+
+    async def repaired() -> bool:
+        present = {one["metadata"]["name"]: one for one in await records(plane, namespace)}
+        return present[name]["metadata"]["annotations"]["pagefleet.io/rejected"] == "Aborted"
+
+    await until(repaired, timeout=30, what="the record is as it was")
+    assert (await view(plane, namespace)).weights == {good: 100}
+
+
+async def test_a_record_that_was_replaced_while_the_operator_was_dead_is_made_again(plane: Plane) -> None:
+    """A living operator makes a deleted record again before anybody can put another in its place."""
+    namespace, good, _ = await rolled_back(plane)
+    other = await forged(plane, namespace, good)
+    plane.operator.kill()
+    try:
+        await plane.kubectl.run("delete", "controllerrevision", f"chat-{good}", "-n", namespace)
+        await plane.kubectl.run("create", "-f", "-", stdin=yaml.safe_dump(other))
+    finally:
+        await plane.operator.start()
 
     async def repaired() -> bool:
         present = {one["metadata"]["name"]: one for one in await records(plane, namespace)}
         spec = present.get(f"chat-{good}", {}).get("data", {}).get("spec", {})
-        verdict = present[name]["metadata"]["annotations"]["pagefleet.io/rejected"]
-        return verdict == "Aborted" and "--forged" not in spec.get("engine", {"args": ["--forged"]}).get("args", [])
+        return "--forged" not in spec.get("engine", {"args": ["--forged"]}).get("args", [])
 
-    await until(repaired, timeout=30, what="both records are as they were")
+    await until(repaired, timeout=30, what="the record is as it was")
     assert (await view(plane, namespace)).weights == {good: 100}
+
+
+async def forged(plane: Plane, namespace: str, revision: str) -> Document:
+    """Return a revision's record with other data, and without what the API server adds."""
+    (record,) = [one for one in await records(plane, namespace) if one["metadata"]["name"] == f"chat-{revision}"]
+    document = {key: record[key] for key in ("apiVersion", "kind", "data", "revision")}
+    document["metadata"] = {key: record["metadata"][key] for key in ("name", "namespace", "labels", "annotations")}
+    document["data"]["spec"]["engine"]["args"] = ["--forged"]
+    return document

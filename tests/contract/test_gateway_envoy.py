@@ -194,6 +194,7 @@ async def test_canary_header_and_sticky_sessions(fleet: Fleet) -> None:
     )
     forced = [await fleet.chat(headers={"X-Canary": "always"}) for _ in range(10)]
     assert {headers["x-pagefleet-revision"] for _, _, headers in forced} == {CANARY}
+    await until(lambda: len(fleet.lines) == 10)  # the gateway knows that the canary answers: it is on trial no more
     sessions = {}
     for name in range(12):
         answers = [await fleet.chat(headers={"X-Session-Id": f"s{name}"}) for _ in range(3)]
