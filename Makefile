@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
 # The same examples of property tests in every run; `make nightly` draws new ones.
 PYTEST := $(BIN)/pytest -q --hypothesis-seed=0
-# Parts of the tests side by side (tests/suite/parts.py): `make test` names them.
+# Parts of the tests side by side (tests/suite/parts.py).
 SUITE := env PYTHONPATH=tests $(BIN)/python -m suite.main
 # Hundreds of interpreters start: what they compile is stored, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -69,7 +69,7 @@ format: $(STAMP) ## ruff format and fixes
 	@$(BIN)/ruff check --fix .
 
 .PHONY: check
-check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit and property tests
+check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit, property and contract tests
 	$(call say,"ruff")
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -77,9 +77,8 @@ check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit and prope
 	@$(BIN)/mypy
 	$(call say,"import-linter")
 	@$(BIN)/lint-imports
-	$(call say,"unit and property tests (one process per core); contract tests (two processes)")
-	@$(PYTEST) -n auto tests/unit tests/property
-	@$(PYTEST) -n 2 --dist loadfile tests/contract
+	$(call say,"unit and property tests beside contract tests")
+	@$(SUITE) unit contract
 
 .PHONY: test
 test: check test-browser ## everything: check, browser, kernels, engine parity, the real control plane, the real node

@@ -1,4 +1,4 @@
-"""The parts of `make test` that run side by side, and the command of each.
+"""The parts of `make check` and `make test` that run side by side, and the command of each.
 
 Most tests wait for other programs, so two cores can carry several parts. Some measure latencies: a part that computes without a
 pause gives way to the others (`nice`).
@@ -13,26 +13,27 @@ from dataclasses import dataclass
 from support.private import command as in_private_network
 
 NICE = 5  # a third of the weight of a process with nice 0
+NICEST = 19  # computes only while nothing else does
 
 
 @dataclass(frozen=True)
 class Part:
     """`runs` are the arguments of pytest, one run after the other. `private`: in a network namespace, with folders of its own.
-    `root`: needs root; what does not runs as the user who called sudo. `computes`: gives way to the other parts."""
+    `root`: needs root; what does not runs as the user who called sudo. `nice`: how far it gives way to the other parts."""
 
     name: str
     shows: str
     runs: tuple[tuple[str, ...], ...]
     private: bool = True
     root: bool = True
-    computes: bool = False
+    nice: int = 0
 
     def commands(self, options: Iterable[str] = ()) -> list[list[str]]:
         """Return the command lines; `options` are further arguments of pytest."""
         pytest = [sys.executable, "-m", "pytest", "--no-header", "-p", "no:cacheprovider", *options]
         lines = [[*pytest, *run] for run in self.runs]
-        if self.computes:
-            lines = [["nice", "-n", str(NICE), *line] for line in lines]
+        if self.nice:
+            lines = [["nice", "-n", str(self.nice), *line] for line in lines]
         return [in_private_network(self.name, line) for line in lines] if self.private else lines
 
 
@@ -48,7 +49,23 @@ PARTS = (
         (("-q", "tests/kernels"), ("-q", "tests/device"), ("-q", "tests/engine")),
         private=False,
         root=False,
-        computes=True,
+        nice=NICE,
+    ),
+    Part(
+        "unit",
+        "pure functions and virtual time",
+        (("-q", "-n", "auto", "tests/unit", "tests/property"),),
+        private=False,
+        root=False,
+        nice=NICEST,
+    ),
+    # Its tests mostly wait: more processes than cores.
+    Part(
+        "contract",
+        "gateways, Envoy, engines and Prometheus as real processes",
+        (("-q", "-n", "6", "--dist", "loadfile", "tests/contract"),),
+        private=False,
+        root=False,
     ),
 )
 

@@ -48,6 +48,12 @@ def test_every_folder_of_tests_is_run_once() -> None:
     assert sorted(marks) == ["e2e", "not e2e"], "the two halves of tests/cluster"
 
 
+def test_what_measures_times_gives_way_to_nothing() -> None:
+    assert {part.name for part in PARTS if part.nice} == {"engine", "unit"}
+    (line,) = chosen(["unit"])[0].commands()
+    assert line[:3] == ["nice", "-n", "19"]
+
+
 def test_each_control_plane_has_its_own_network_and_folders() -> None:
     planes = [part for part in PARTS if part.private]
     states = [word for part in planes for line in part.commands() for word in line if "TEST_STATE=" in word]
@@ -64,7 +70,9 @@ def test_each_control_plane_has_its_own_network_and_folders() -> None:
 def test_names_choose_parts() -> None:
     assert [part.name for part in chosen(["plane", "node"])] == ["node", "plane"]
     assert chosen([]) == list(PARTS)
-    with pytest.raises(ValueError, match="no part is called nodes; the parts are engine, faults, node, plane"):
+    with pytest.raises(
+        ValueError, match="no part is called nodes; the parts are contract, engine, faults, node, plane, unit"
+    ):
         chosen(["nodes"])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,7 +55,8 @@ def requests(days: Days) -> Iterator[Request]:
     source = random.Random(days.seed)
     speed = MEAN_TOKENS * days.rate / days.replicas / days.peak  # tokens a second
     free = [0.0] * days.replicas
-    ahead: list[list[tuple[float, float, float]]] = [[] for _ in free]  # first token, tokens, end
+    ahead: list[deque[tuple[float, float, float]]] = [deque() for _ in free]  # first token, tokens, end
+    queued = [0.0] * days.replicas  # the tokens of `ahead`
     running: list[list[float]] = [[] for _ in free]
     now = 0.0
     while (now := now + source.expovariate(days.rate)) < days.seconds:
@@ -67,8 +68,10 @@ def requests(days: Days) -> Iterator[Request]:
         waiting = []
         for place, queue in enumerate(ahead):
             while queue and queue[0][0] <= now:
-                heapq.heappush(running[place], queue.pop(0)[2])
-            waiting.append((sum(entry[1] for entry in queue), source.random(), place))
+                _, begun, end = queue.popleft()
+                queued[place] = queued[place] - begun if queue else 0.0
+                heapq.heappush(running[place], end)
+            waiting.append((queued[place], source.random(), place))
         work, _, place = min(waiting)
         while running[place] and running[place][0] <= now:
             heapq.heappop(running[place])
@@ -78,6 +81,7 @@ def requests(days: Days) -> Iterator[Request]:
         free[place] = max(now, free[place]) + factor * (tokens / speed * noise * slowed + 0.01)
         first, end = free[place], free[place] + source.expovariate(1 / DECODING)
         ahead[place].append((first, tokens, end))
+        queued[place] += tokens
         stratum, expected = strata.stratum(work + tokens), (work + tokens) / speed * slowed + 0.01
         prompt = strata.stratum(tokens)
         revision = "new" if now >= days.promoted else "old"

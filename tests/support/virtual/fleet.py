@@ -3,6 +3,7 @@ arrive, queue, run and end. Not a measuring tool: one step is one second, dispat
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections import deque
@@ -101,9 +102,13 @@ class VirtualFleet:
             output = max(4, min(1024, int(self.source.lognormvariate(5.0, 0.7))))
             prompt = max(8, min(2048, int(self.source.lognormvariate(5.5, 0.8))))
             self.held.append(Request(self.now, prompt, output))
-        while self.held and self.serving:
-            least = min(self.serving, key=lambda r: len(r.running) + len(r.queue))
-            least.queue.append(self.held.popleft())
+        serving = self.serving if self.held else []
+        loads = [(len(one.running) + len(one.queue), place) for place, one in enumerate(serving)]
+        heapq.heapify(loads)
+        while self.held and loads:
+            least, place = loads[0]
+            heapq.heapreplace(loads, (least + 1, place))
+            serving[place].queue.append(self.held.popleft())
         if self.now >= self._step_end:
             self.arrivals.append(self._count / STEP)
             self._count, self._step_end = 0, self.now + STEP
