@@ -12,6 +12,7 @@ OUTPUT_TOKENS_HEADER = (
 PROMPT_TOKENS_HEADER = "x-pagefleet-prompt-tokens"  # of an answer: the tokens of its request's prompts
 ERROR_HEADER = "x-pagefleet-error"  # of an answer with 5xx, or 429 with ENGINE_FULL, a header, of a stream that an error ended a trailer: its code
 ATTEMPT_HEADER = "x-envoy-attempt-count"  # of a request at an engine: 1 is the first attempt, 2 the first retry
+CLIENT_HEADER = "x-pagefleet-client"  # of a request at an engine: the name of the gateway's API key that its client has
 ENGINE_FULL = "queue_full"  # the error's code where the engine's queue has no room: another pod may have some
 ENGINE_DIED = "engine_died"  # the error's code where the engine process ended before the answer did
 FALLBACK_HEADER = "x-pagefleet-fallback"  # of an answer: namespace/name of the service that answered in another's place

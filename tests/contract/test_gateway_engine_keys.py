@@ -1,6 +1,6 @@
 """Engines that demand a key of their own behind a gateway that demands keys from its clients, with a real Envoy.
 
-Protects that the gateway presents the engine's key and never the client's, to mirrored copies too; that a replaced key
+Protects that the gateway presents the engine's key and never the client's, to mirrored copies too; that it names the client; that a replaced key
 refuses nobody; and that a Secret which cannot be read is a clear 503 and no 401. Every runtime's pods name their Secret
 in a way that the gateway reads.
 """
@@ -17,6 +17,7 @@ import yaml
 from support.gateway.fleet import CANARY, STABLE, Engine, Fleet, running, until
 from support.sample_service import sample
 
+from pagefleet_contract.headers import CLIENT_HEADER
 from pagefleet_gateway.cluster.objects import pod_from
 from pagefleet_gateway.watching.engine_keys import ReadError, chosen
 from pagefleet_operator.domain.base.child import Child
@@ -58,6 +59,8 @@ async def test_the_engine_gets_its_own_key_and_never_the_clients(tmp_path: Path)
         await known(fleet, engine)
         assert (await fleet.chat(headers=CLIENT))[0] == 200
         assert keys_at(engine) == {f"Bearer {KEY}"}
+        assert (await fleet.chat(headers=CLIENT | {CLIENT_HEADER: "another"}))[0] == 200
+        assert [request.headers.getall(CLIENT_HEADER) for request in engine.requests] == [["client"], ["client"]]
         assert (await fleet.chat(headers={"authorization": f"Bearer {KEY}"}))[0] == 401  # it opens no gateway
 
 

@@ -14,6 +14,7 @@ import pytest
 from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 from support.gateway.other_envoy import OtherEnvoy
 
+from pagefleet_contract.headers import CLIENT_HEADER
 from pagefleet_gateway.fronts.ext_proc_tls import Pair, self_signed
 
 PICKER, GATEWAY = self_signed(["localhost"]), self_signed(["gateway"])
@@ -99,13 +100,14 @@ async def test_no_engine_sees_the_clients_key_of_either_header(tmp_path: Path) -
     async with running(**options(tmp_path), api_keys_file=file) as fleet:
         engine = await fleet.engine(STABLE)
         fleet.serve((STABLE, 100))
-        bearer, bare = {"authorization": f"Bearer {key}"}, {"x-api-key": key}
+        bearer, bare = {"authorization": f"Bearer {key}"}, {"x-api-key": key, CLIENT_HEADER: "another"}
         async with other(fleet, tmp_path).running() as url:
             for headers, status in ((bearer, 200), (bare, 200), (bearer | bare, 200), ({"x-api-key": "sk-wrong"}, 401)):
                 async with fleet.http.post(f"{url}/v1/chat/completions", json=CHAT, headers=headers) as response:
                     assert response.status == status
         assert len(engine.requests) == 3
         assert not any({"authorization", "x-api-key"} & set(one.headers) for one in engine.requests)
+        assert [one.headers.getall(CLIENT_HEADER) for one in engine.requests] == [["one"]] * 3
 
 
 async def test_a_gateway_without_a_certificate_serves_nothing_and_counts_nowhere(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import openai
 import pytest
 from support.engine.api_process import NAME, Serving, make_model, serving
 
+from pagefleet_contract.headers import CLIENT_HEADER
+
 KEYS = ("key-one", "key-two")
 TOOL = {"type": "function", "name": "weather", "strict": True, "parameters": {
     "type": "object", "properties": {"city": {"enum": ["Paris", "Oslo"]}}, "required": ["city"], "additionalProperties": False}}  # fmt: skip
@@ -82,6 +84,13 @@ def test_a_conversation_goes_on_by_its_id(client: openai.OpenAI, served: Serving
     assert len(items.data) == 3
     with served.client(KEYS[1]) as other, pytest.raises(openai.NotFoundError, match="no response"):
         other.responses.create(model=NAME, input="mine", previous_response_id=first.id)
+    # A gateway presents one key for all clients, and names them.
+    named = client.with_options(default_headers={CLIENT_HEADER: "a"}).responses
+    theirs = named.create(model=NAME, input="mine", max_output_tokens=1)
+    assert named.retrieve(theirs.id).id == theirs.id
+    for stranger in (client, client.with_options(default_headers={CLIENT_HEADER: "b"})):
+        with pytest.raises(openai.NotFoundError, match="no response"):
+            stranger.responses.retrieve(theirs.id)
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)

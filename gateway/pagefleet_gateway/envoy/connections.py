@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagefleet_contract.headers import (
+    CLIENT_HEADER,
     ERROR_HEADER,
     FALLBACK_HEADER,
     OUTPUT_TOKENS_HEADER,
@@ -76,6 +77,7 @@ PICKER_HEADERS = (
     "x-envoy-max-retries",
     "traceparent",
     "authorization",  # the engine's own key, where the client has one of the gateway's
+    CLIENT_HEADER,
 )
 
 

@@ -21,7 +21,7 @@ from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER
 from pagefleet_gateway.envoy.replies import REFUSED_503
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.fronts.hang_guard import HangGuard
-from pagefleet_gateway.fronts.key_headers import client_key_headers, engine_key_headers
+from pagefleet_gateway.fronts.key_headers import client_key_headers, key_headers
 from pagefleet_gateway.measuring.trace_context import new_traceparent
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
@@ -135,7 +135,7 @@ def http_response(decision: Pick | Refusal, trace: str | None = None) -> bytes:
                 headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
             if trace is not None:
                 headers.append((TRACEPARENT_HEADER, trace))
-            headers += engine_key_headers(decision)
+            headers += key_headers(decision)
             if removed := client_key_headers(decision):
                 headers.append(("x-envoy-auth-headers-to-remove", ",".join(removed)))
             if decision.fallback:

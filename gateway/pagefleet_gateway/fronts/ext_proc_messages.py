@@ -13,9 +13,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from pagefleet_contract.headers import ERROR_HEADER, FALLBACK_HEADER, REVISION_HEADER
+from pagefleet_contract.headers import CLIENT_HEADER, ERROR_HEADER, FALLBACK_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy.clusters import DESTINATION
-from pagefleet_gateway.fronts.key_headers import client_key_headers, engine_key_headers
+from pagefleet_gateway.fronts.key_headers import client_key_headers, key_headers
 from pagefleet_gateway.picking.picker import Pick
 from pagefleet_gateway.picking.routing import Refusal
 
@@ -84,8 +84,10 @@ def pick_response(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
     option = _header(DESTINATION, value)
     metadata = struct_pb2.Struct()
     metadata.get_or_create_struct(METADATA)[DESTINATION] = value
-    options = [option, *(_header(key, value) for key, value in engine_key_headers(pick))]
-    mutation = proto.HeaderMutation(set_headers=options, remove_headers=client_key_headers(pick))
+    options = [option, *(_header(key, value) for key, value in key_headers(pick))]
+    # Another gateway passes on what its client says of itself.
+    forged = [] if pick.api_key else [CLIENT_HEADER]
+    mutation = proto.HeaderMutation(set_headers=options, remove_headers=[*client_key_headers(pick), *forged])
     common = proto.CommonResponse(header_mutation=mutation, clear_route_cache=True)
     return common, metadata
 

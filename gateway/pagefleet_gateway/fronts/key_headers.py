@@ -1,14 +1,17 @@
-"""The headers of keys on a request's way to an engine: the same for every front. Pure; decides nothing."""
+"""The headers by which an engine knows who asks: its own key, and the client's name. The same for every front. Pure."""
 
 from __future__ import annotations
 
+from pagefleet_contract.headers import CLIENT_HEADER
 from pagefleet_gateway.limits.api_keys import AUTHORIZATION, X_API_KEY
 from pagefleet_gateway.picking.picker import Pick
 
 
-def engine_key_headers(pick: Pick) -> list[tuple[str, str]]:
-    """Return the header with the engine's own key, which replaces the client's; none where the engine demands no key."""
-    return [(AUTHORIZATION, f"Bearer {pick.engine_key}")] if pick.engine_key else []
+def key_headers(pick: Pick) -> list[tuple[str, str]]:
+    """Return the headers to set: the engine's own key, which replaces the client's, and the name of the client's key. The latter
+    separates clients at an engine that knows only its own key."""
+    own = [(AUTHORIZATION, f"Bearer {pick.engine_key}")] if pick.engine_key else []
+    return [*own, (CLIENT_HEADER, pick.api_key)] if pick.api_key else own
 
 
 def client_key_headers(pick: Pick) -> list[str]:

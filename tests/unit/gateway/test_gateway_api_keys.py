@@ -1,7 +1,7 @@
 """API keys in a request's headers: which header counts, and which of them a front takes from a request to an engine.
 
-Protects that the gateway and the engine read the same key of a request that has both headers, and that no client's key
-reaches an engine by either front.
+Protects that the gateway and the engine read the same key of a request that has both headers, that no client's key reaches
+an engine by either front, and that the key's name does, and no other name.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from pagefleet_contract.headers import CLIENT_HEADER
 from pagefleet_engine.api.base.auth import Keys
 from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_gateway.cluster.state import Pod
@@ -71,8 +72,10 @@ def test_both_fronts_take_the_clients_key_from_the_request(
 ) -> None:
     pick = Pick(PICK.revision, PICK.choices, None, 0, api_key=api_key, engine_key=engine_key)
     lines = dict(line.split(": ", 1) for line in http_response(pick).decode().split("\r\n") if ": " in line)
-    assert lines.get("authorization") == added
+    assert (lines.get("authorization"), lines.get(CLIENT_HEADER, "")) == (added, api_key)
     assert lines.get("x-envoy-auth-headers-to-remove", "") == ",".join(removed)
     mutation = pick_response(pick)[0].header_mutation
     values = {one.header.key: one.header.raw_value.decode() for one in mutation.set_headers}
-    assert values.get("authorization") == added and list(mutation.remove_headers) == removed
+    assert (values.get("authorization"), values.get(CLIENT_HEADER, "")) == (added, api_key)
+    # Another gateway does not remove what a client says of itself.
+    assert list(mutation.remove_headers) == (removed if api_key else [*removed, CLIENT_HEADER])

@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 from aiohttp import web
 
+from pagefleet_contract.headers import CLIENT_HEADER
 from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.answers.answer import Piece
 from pagefleet_engine.api.answers.events import Events
@@ -107,6 +108,8 @@ class _Turn:
 
 
 def owner(request: web.Request) -> bytes:
-    """Return a digest of the request's key: who may see what it stores."""
+    """Return a digest of the request's key, and of the client's name at a gateway: who may see what it stores. A gateway with API keys
+    presents one key of the engine for all of its clients, and names each."""
     key = request.headers.get("Authorization", "") or request.headers.get("X-Api-Key", "")
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    both = f"{key}\n{request.headers.get(CLIENT_HEADER, '')}"
+    return hashlib.sha256(both.encode("utf-8", "surrogateescape")).digest()
