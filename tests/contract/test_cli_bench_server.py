@@ -105,7 +105,7 @@ async def test_what_was_planned_is_sent_and_timed(server: Server, chat: bool) ->
 
 
 async def test_a_stall_is_met_by_everyone_who_would_have_come(server: Server) -> None:
-    """One stall of a second at 40 requests/s: some 20 requests wait longer than half of it. A closed loop would see one."""
+    """One stall of a second at 20 requests/s: some 10 requests wait longer than half of it. A closed loop would see one."""
     stalled_until = 0.0
 
     async def stall(number: int) -> None:
@@ -115,9 +115,9 @@ async def test_a_stall_is_met_by_everyone_who_would_have_come(server: Server) ->
         await asyncio.sleep(max(0.0, stalled_until - time.monotonic()))
 
     server.before = stall
-    measured_run = await measured(server, load(80, 40))
+    measured_run = await measured(server, load(60, 20))
     slow = [value for value in values(measured_run.samples, "ttft") if value > 0.5]
-    assert 10 <= len(slow) <= 40
+    assert 5 <= len(slow) <= 20
     p95 = quantile(values(measured_run.samples, "ttft"), 0.95)
     assert p95 is not None
     assert p95 > 0.5

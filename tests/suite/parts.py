@@ -59,11 +59,11 @@ PARTS = (
         root=False,
         nice=NICEST,
     ),
-    # Its tests mostly wait: more processes than cores.
+    # Its tests mostly wait: more processes than two cores.
     Part(
         "contract",
         "gateways, Envoy, engines and Prometheus as real processes",
-        (("-q", "-n", "6", "--dist", "loadfile", "tests/contract"),),
+        (("-q", "-n", "4", "--dist", "loadfile", "tests/contract"),),
         private=False,
         root=False,
     ),
