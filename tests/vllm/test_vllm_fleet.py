@@ -35,6 +35,7 @@ from pagefleet_local.images import build, vllm
 from pagefleet_local.lifecycle import cleanup
 from pagefleet_local.lifecycle.fleet_up import fleet_up
 from pagefleet_local.lifecycle.up import Options, healthy
+from pagefleet_operator.domain.status.gateway_slices import slices as read_slices
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 CLIENT_PRIORITY = -15
@@ -133,16 +134,17 @@ async def test_vllm_serves_through_the_gateway(stage: Stage) -> None:
 async def test_the_gateway_s_time_to_first_token_is_the_client_s(stage: Stage) -> None:
     """vLLM sends its headers at once. By this client's own clock, the times to the first token are within 5 ms or 5 % those of the
     access log for 95 % of the streams, and those of `/windows`, which the guard reads, at the median and the p95."""
-    begin = await next_slice(stage.fleet)
+    url = await windows_url(stage.fleet)
+    begin = await next_slice(url)
     with first_in_line():
         felt = await times_felt(f"{stage.url}/chat/completions")
     async with asyncio.timeout(30):
         measured = await times_to_first_token(stage.fleet)
         while not felt.keys() <= measured.keys():
             measured = await times_to_first_token(stage.fleet)
-        judged = await ttft_since(stage.fleet, begin)
+        judged = await ttft_since(url, begin)
         while sketch.total(judged) < len(felt):
-            judged = await ttft_since(stage.fleet, begin)
+            judged = await ttft_since(url, begin)
     wrong = {name: (measured[name], own) for name, own in felt.items() if not near(measured[name], own)}
     assert len(felt) == sketch.total(judged) == 40
     assert len(wrong) <= len(felt) // 20, wrong
@@ -157,34 +159,36 @@ def near(measured: float, own: float) -> bool:
     return abs(measured - own) <= max(0.005, own / 20)
 
 
-async def windows(fleet: Fleet) -> dict[str, Any]:
-    """Return the gateway's `/windows` of the service, as the operator reads it."""
+async def windows_url(fleet: Fleet) -> str:
+    """Return the address of the gateway's `/windows` of the service."""
     words = ("-l", "app.kubernetes.io/name=pagefleet-gateway", "-o", "jsonpath={.items[0].status.podIP}")
     pod = (await fleet.kubectl.run("get", "pods", "-n", SYSTEM_NAMESPACE, *words)).out.strip()
-    url = f"http://{pod}:{GATEWAY_INTERNAL_PORT}/windows?namespace={NAMESPACE}&service={NAME}"
+    return f"http://{pod}:{GATEWAY_INTERNAL_PORT}/windows?namespace={NAMESPACE}&service={NAME}"
+
+
+async def windows(url: str) -> dict[str, Any]:
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         document: dict[str, Any] = await response.json()
     return document
 
 
-async def next_slice(fleet: Fleet) -> float:
+async def next_slice(url: str) -> float:
     """Wait until another slice of the windows has begun. Returns its start: no earlier request is in it or in later ones."""
-    document = await windows(fleet)
+    document = await windows(url)
     seconds = document["sliceSeconds"]
     start = float((document["now"] // seconds + 1) * seconds)
 
     async def begun() -> bool:
-        return bool((await windows(fleet))["now"] >= start)
+        return bool((await windows(url))["now"] >= start)
 
     await until(begun, timeout=30, what="another slice begins", interval=0.1)
     return start
 
 
-async def ttft_since(fleet: Fleet, start: float) -> dict[int, int]:
-    """Return the histogram of the times to the first token in the closed slices from `start` on."""
-    slices = (await windows(fleet))["slices"]
-    histograms = [piece["ttft"] for piece in slices if piece["start"] >= start and "ttft" in piece]
-    return sketch.merged([{int(bucket): count for bucket, count in one.items()} for one in histograms])
+async def ttft_since(url: str, start: float) -> dict[int, int]:
+    """Return the histogram of the times to the first token in the closed slices from `start` on, as the operator reads them."""
+    pieces = read_slices(await windows(url))
+    return sketch.merged([piece.latency.get("ttft", {}) for piece in pieces if piece.start >= start])
 
 
 @contextlib.contextmanager
