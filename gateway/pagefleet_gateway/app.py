@@ -202,6 +202,9 @@ class Gateway:
         if isinstance(decision, Refusal):
             self.picker.charges.refund(request.id)
             self.metrics.record_refusal(*(decision.service or ("", "")), decision.status)
+            refusing = self.state.snapshot.services.get(decision.service or ("", ""))
+            if refusing is not None:
+                self.counting.record_refusal(refusing, decision.status, refusing.priority(request.headers))
             self._refused[request.id] = decision
             if len(self._refused) > MAX_REFUSALS:
                 self._refused.popitem(last=False)

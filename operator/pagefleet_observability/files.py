@@ -17,6 +17,7 @@ from pagefleet_observability.rules.rule import RUNBOOKS, Alert
 
 GROUPS = (
     recordings.REQUEST_RULES,
+    recordings.OBJECTIVE_RULES,
     recordings.ENGINE_RULES,
     canaries.CANARIES,
     alerts.REVISIONS,

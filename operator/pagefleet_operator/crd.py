@@ -40,7 +40,7 @@ CONDITION = record(
     "A condition, as in metav1.",
     {
         "type": text(
-            "Ready, Progressing, Analysed, RolledBack, Regressed, Guarded, Scaling, Degraded; where they apply RouteAccepted and others."
+            "Ready, Progressing, Analysed, RolledBack, Regressed, Guarded, Scaling, Degraded; where they apply SLOMet, RouteAccepted and others."
         ),
         "status": text("True, False or Unknown.", longest=16),
         "reason": text("CamelCase reason."),
@@ -90,6 +90,7 @@ STATUS = record(
         "watch": _object("The evidence against the stable revision in normal operation, while there is some."),
         "draining": array("Revisions that have lost their traffic.", _object("A revision, and since when."), 64),
         "spares": _object("Warm spares of the stable revision: how many are desired, asleep and awake."),
+        "slo": _object("The error budgets of spec.slo: what is left, how fast it is used, and the counts by day."),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
         "selector": text("Selects the pods.", longest=1024),
     },
@@ -102,6 +103,7 @@ COLUMNS = (
     ("Weight", "string", ".status.traffic[1].weight"),
     ("Verdict", "string", ".status.rollout.verdict.outcome"),
     ("Guarded", "string", ".status.conditions[?(@.type=='Guarded')].status"),
+    ("SLO", "string", ".status.slo.left"),
     ("Replicas", "integer", ".status.replicas"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )

@@ -31,7 +31,7 @@ from pagefleet_operator.domain.status.observation import (
     Slice,
     SpareReading,
 )
-from pagefleet_operator.domain.status.status import Phase, Status
+from pagefleet_operator.domain.status.status import Phase, SLORecord, Status
 from pagefleet_operator.kube import gateway_api, group_members, leader_worker_sets, paths, readings
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import GatewayApis, RouteObjects
@@ -130,6 +130,7 @@ class Gatherer:
         urgent = alerts.decides(status, raw, parsed.rollout if isinstance(parsed, Spec) else None)
         in_use = bool(status.canary) or status.rollout.phase is Phase.WATCHING
         watched = isinstance(parsed, Spec) and parsed.rollout.watch_limits is not None
+        promised = isinstance(parsed, Spec) and bool(parsed.slo.objectives)
         judged = in_use and not urgent
         account = self._accounts.open((namespace, name), len(pods.engines))
         if not in_use:
@@ -139,8 +140,8 @@ class Gatherer:
         pod_readings, spare_readings, slices, measured, gates, load_test = await asyncio.gather(
             asyncio.gather(*(self._read(item, pods.workers, urgent, account) for item in pods.replicas)),
             asyncio.gather(*(self._spare(item, urgent, account) for item in pods.spares)),
-            self._slices((namespace, name), account if routed else None, judged=judged)
-            if judged or ((watched or _scales_by_load(raw)) and not urgent)
+            self._slices((namespace, name), account if routed else None, status.slo, judged=judged)
+            if judged or ((watched or promised or _scales_by_load(raw)) and not urgent)
             else _none(),
             self._measure.read(parsed.rollout, pods.engines, status, (namespace, name), account)
             if judged and isinstance(parsed, Spec)
@@ -173,6 +174,7 @@ class Gatherer:
             image=self._sources.image,
             policy=self._sources.policy,
             load=self._windows.load(namespace, name),
+            slo=self._windows.attained(namespace, name) if promised else None,
             memo=self._memos.setdefault((namespace, name), {}) if in_use or watched else {},
             groups=served,
             created=readings.seconds(metadata["creationTimestamp"]),
@@ -217,13 +219,15 @@ class Gatherer:
             log.warning("%s/%s: the Gateway API's kinds cannot be read: %s", namespace, name, error)
             return None
 
-    async def _slices(self, key: ServiceKey, own: Account | None, *, judged: bool) -> tuple[Slice, ...] | None:
+    async def _slices(
+        self, key: ServiceKey, own: Account | None, recorded: SLORecord | None, *, judged: bool
+    ) -> tuple[Slice, ...] | None:
         """Read the gateways' windows. `own` is the account of a service with provider GatewayAPI: gateways in its own
         namespace measure too, because an InferencePool's picker runs there."""
         addresses, pickers = await self._gateways(self._system), Own()
         if own is not None and key[0] != self._system:
             pickers = Own(tuple(await self._gateways(key[0])), own)
-        return await self._windows.read(addresses, *key, judged=judged, own=pickers)
+        return await self._windows.read(addresses, *key, judged=judged, own=pickers, recorded=recorded)
 
     async def gateways(self) -> list[str]:
         """Addresses of the system's gateway pods. Raises ApiError or aiohttp.ClientError."""

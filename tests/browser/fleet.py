@@ -12,16 +12,23 @@ from pagefleet_operator.domain.status.observation import Observation, PodFault, 
 from pagefleet_operator.domain.status.status import (
     Condition,
     DecisionRecord,
+    ObjectiveRecord,
     Phase,
     RevisionRecord,
     RolloutRecord,
     SignalRecord,
+    SLORecord,
     Status,
     VerdictRecord,
     Weight,
 )
 
 STABLE, CANARY = "5f6c9d7b4", "c41b8e02f"
+OBJECTIVES = (
+    ObjectiveRecord("chat", "chat/ttft<=2/", "95% of ttft within 2 s", 120_000, 1_620, 0.73, 1.4, 1_800_500_000.0),
+    ObjectiveRecord("up", "up/errors/", "at most 0.1% of requests fail", 120_000, 134, -0.12, 0.2),
+)
+OWNER = {"team": "chat-platform", "contact": "#chat-oncall", "runbook": "https://wiki.example/chat"}
 
 
 def document(namespace: str, name: str, status: Status, version: int = 1) -> dict[str, Any]:
@@ -29,7 +36,7 @@ def document(namespace: str, name: str, status: Status, version: int = 1) -> dic
         "apiVersion": "pagefleet.io/v1alpha1",
         "kind": "InferenceService",
         "metadata": {"namespace": namespace, "name": name, "uid": name, "resourceVersion": str(version)},
-        "spec": {"model": {"source": "hf://example/model", "servedName": "example-8b"}},
+        "spec": {"model": {"source": "hf://example/model", "servedName": "example-8b"}, "owner": OWNER},
         "status": codec.dump(status),
     }
 
@@ -70,7 +77,7 @@ def judged(now: float, at: float) -> tuple[SignalRecord, ...]:
 
 
 def rollout(now: float, at: float = 1.0) -> Status:
-    """A service in its first weight step, judged and not yet decided."""
+    """A service in its first weight step, judged and not yet decided, with an objective that is met and one that is not."""
     verdict = VerdictRecord(
         "Inconclusive", "ttft p95", 0.07, 0.05, 0.71, 0.48, 0.55, 234, 2.4,
         "No verdict yet on ttft p95: 234 requests of the canary, 7.0 % of them slower than 710 ms, of which 5 % are allowed.",
@@ -87,6 +94,7 @@ def rollout(now: float, at: float = 1.0) -> Status:
             RevisionRecord(CANARY, now - 700, {}, 3 if at > 0.5 else 1, 3),
         ),
         conditions=(ready,),
+        slo=SLORecord(now, 30 * 86400.0, "-12.0%", OBJECTIVES),
         decisions=(
             DecisionRecord(now - 3600, "ScaledUp", "replicas 6 to 8: 41 requests wait, 12 % of KV pages are free"),
             DecisionRecord(now - 700, "CanaryStarted", f"revision {CANARY}: spec.model.source changed"),

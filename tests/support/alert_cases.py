@@ -40,6 +40,16 @@ def first_tokens(fast: int, all_: int, labels: str = REV) -> Series:
     }
 
 
+def objective(missed: int, allowed: float = 0.05) -> Series:
+    """Return an objective that so many of 100 requests a minute miss, of a busy service, for ten hours."""
+    of = f'{REV},objective="chat"'
+    return requests({"200": 100}) | {
+        f"pagefleet_gateway_slo_requests_total{{{of}}}": "0+100x600",
+        f"pagefleet_gateway_slo_missed_total{{{of}}}": f"0+{missed}x600",
+        f'pagefleet_gateway_slo_allowed_ratio{{{SVC},objective="chat"}}': f"{allowed}+0x600",
+    }
+
+
 def pages(free: str, cached: str) -> Series:
     pod = f'{REV},pod="p0"'
     return {
@@ -118,7 +128,11 @@ PAGES = (
     Case("PagefleetRequestsFailed", requests({"200": 90, "500": 10}),
          (requests({"200": 98, "500": 2}), requests({"200": 60, "429": 40})), labels=REVISION),
     Case("PagefleetTTFTBurnFast", requests({"200": 100}) | first_tokens(60, 100),
-         (requests({"200": 100}) | first_tokens(80, 100), first_tokens(60, 100)), labels=REVISION),
+         (requests({"200": 100}) | first_tokens(80, 100), first_tokens(60, 100),
+          objective(0) | first_tokens(60, 100)), labels=REVISION),
+    Case("PagefleetSLOBurnFast", objective(50),
+         (objective(20), objective(50, allowed=0.5), objective(1, allowed=0.002)),
+         labels={**SERVICE, "objective": "chat"}),
     Case("PagefleetFreeKVPagesLow", pages("4+0x60", "5+0x60"),
          (pages("4+0x60", "6+0x60"), pages("4+0x27 50+0x32", "5+0x60"),
           {f'vllm:kv_cache_usage_perc{{{REV},pod="p0"}}': "0.85+0x60"}), labels=REVISION),
@@ -137,6 +151,11 @@ TICKETS = (
     Case("PagefleetQueueSaturated", queue("20+0x60", "8+0x60"),
          (queue("6+0x60", "8+0x60"), queue("20+0x24 0+0x36", "8+0x60")), labels=REVISION),
     Case("PagefleetTTFTBurnSlow", first_tokens(85, 100), (first_tokens(95, 100),), at="7h", labels=SERVICE),
+    Case("PagefleetSLOBurnSlow", objective(16), (objective(10), objective(16, allowed=0.1)), at="7h",
+         labels={**SERVICE, "objective": "chat"}),
+    Case("PagefleetSLOBudgetExhausted", {f'pagefleet_slo_budget_left_ratio{{{SVC},objective="chat"}}': "-0.2+0x60"},
+         ({f'pagefleet_slo_budget_left_ratio{{{SVC},objective="chat"}}': "0.2+0x60"},),
+         labels={**SERVICE, "objective": "chat"}),
     Case("PagefleetGatewayShedding",
          requests({"200": 90}) | requests({"429": 10}, f'{SVC},revision=""'),
          (requests({"200": 97}) | requests({"429": 3}, f'{SVC},revision=""'), requests({"200": 50, "429": 50})),

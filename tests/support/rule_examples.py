@@ -45,6 +45,13 @@ def day(name: str) -> Example:
     )
 
 
+def objectives(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"slo.objectives": [{"name": "a", "signal": "ttft", "seconds": 2, **entry} for entry in entries]}
+
+
+UP = {"name": "up", "signal": "errors", "maxRate": "1%"}
+
+
 def within(name: str) -> Example:
     given = {"traffic.timeout": "1m"}
     over, under = {**given, f"traffic.{name}": "61s"}, {**given, f"traffic.{name}": "60s"}
@@ -52,6 +59,36 @@ def within(name: str) -> Example:
 
 
 SPEC_EXAMPLES = (
+    Example(
+        "spec.slo.objectives",
+        "no name may come twice",
+        objectives({}, {"seconds": 3}),
+        objectives({}, {"name": "b"}),
+    ),
+    Example(
+        "spec.slo.objectives",
+        "a latency needs seconds, and takes no maxRate",
+        objectives({"maxRate": "1%"}),
+        objectives({"quantile": 0.9}),
+    ),
+    Example(
+        "spec.slo.objectives",
+        "errors need maxRate, and take neither seconds nor quantile",
+        {"slo.objectives": [{**UP, "quantile": 0.9}]},
+        {"slo.objectives": [UP]},
+    ),
+    Example(
+        "spec.slo.objectives",
+        "maxRate must be above 0%",
+        {"slo.objectives": [{**UP, "maxRate": "0.0%"}]},
+        {"slo.objectives": [{**UP, "maxRate": "0.1%"}]},
+    ),
+    Example(
+        "spec.slo.objectives",
+        "priority must be a name of spec.traffic.priorities",
+        objectives({"priority": "live"}),
+        {**objectives({"priority": "live"}), "traffic.priorities": [{"name": "live", "header": {"x-tier": "live"}}]},
+    ),
     Example(
         "spec.engine.limits.promptTokens",
         "must be below spec.model.maxLength",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pagefleet_contract import engine_keys, model_name
 from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
+from pagefleet_contract.slo import objectives
 from pagefleet_contract.traffic import (
     DEFAULT_HELD_BYTES,
     DEFAULT_HELD_REQUESTS,
@@ -27,6 +28,7 @@ def service_from(raw: Mapping[str, object]) -> Service:
     metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
     route, traffic = _map(_map(spec, "rollout"), "route"), _map(spec, "traffic")
     sticky, served = _text(route, "stickyBy"), _text(_map(spec, "model"), "servedName")
+    classes = [entry for entry in _maps(traffic, "priorities") if _headers(entry)]
     retries = traffic.get("retries")
     return Service(
         namespace=_text(metadata, "namespace"),
@@ -45,7 +47,9 @@ def service_from(raw: Mapping[str, object]) -> Service:
         hold_requests=_count(_map(traffic, "queue"), "maxRequests", DEFAULT_HELD_REQUESTS),
         hold_bytes=_count(_map(traffic, "queue"), "maxBytes", DEFAULT_HELD_BYTES),
         tenant_header=_text(_map(traffic, "queue"), "tenantHeader").lower(),
-        priorities=tuple(_headers(entry) for entry in _maps(traffic, "priorities") if _headers(entry)),
+        priorities=tuple(_headers(entry) for entry in classes),
+        priority_names=tuple(_text(entry, "name") for entry in classes),
+        objectives=objectives(_map(spec, "slo")),
         limits=tuple(
             RateLimit(
                 _text(entry, "header").lower(),

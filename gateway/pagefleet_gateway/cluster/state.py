@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from pagefleet_contract.slo import Objective
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine
 
 ServiceKey = tuple[str, str]  # namespace, name
@@ -44,6 +45,8 @@ class Service:
     hold_bytes: int = 64 * 1024 * 1024
     tenant_header: str = ""  # lower case; held requests are queued fairly between its values
     priorities: tuple[tuple[tuple[str, str], ...], ...] = ()  # most important first; header names lower case
+    priority_names: tuple[str, ...] = ()  # of the same classes
+    objectives: tuple[Objective, ...] = ()  # spec.slo
     limits: tuple[RateLimit, ...] = ()
     fallback: str = ""  # service of the same namespace that answers when this one cannot
     mirror: tuple[str, float] = ("", 0.0)  # revision that gets a copy of so many requests in 100
@@ -61,6 +64,12 @@ class Service:
             if all(headers.get(name) == value for name, value in required):
                 return index
         return len(self.priorities)
+
+    def is_of(self, objective: Objective, priority: int) -> bool:
+        """Whether requests of a class, as `priority` counts them, belong to an objective."""
+        if not objective.priority:
+            return True
+        return priority < len(self.priority_names) and self.priority_names[priority] == objective.priority
 
     @property
     def key(self) -> ServiceKey:

@@ -12,6 +12,7 @@ import msgspec
 
 from pagefleet_contract.headers import ENGINE_DIED, ENGINE_FULL
 from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.measuring.objectives import Judged, judge
 from pagefleet_gateway.measuring.slices import End, Outcome
 from pagefleet_gateway.measuring.trace_context import trace_id
 from pagefleet_gateway.picking.ledger import AttemptEnd, Ledger, Ticket
@@ -42,6 +43,7 @@ class Completion:
     code: int
     outcome: Outcome
     api_key: str = ""  # the name of the client's API key
+    judged: tuple[Judged, ...] = ()  # by the service's objectives
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
         code=line.code,
         outcome=outcome,
         api_key=ticket.api_key,
+        judged=tuple(judge(ticket.service, outcome)),
     )
 
 
@@ -205,6 +208,8 @@ def _outcome(ticket: Ticket, line: LogLine, end: End, now: float) -> Outcome:
         fallback=ticket.fallback,
         expected=ticket.expected,
         load=ticket.load,
+        held=ticket.held_seconds,
+        priority=ticket.priority,
     )
 
 

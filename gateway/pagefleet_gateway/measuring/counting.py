@@ -7,13 +7,14 @@ flight, and the next one has the event. Never influences a request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.cluster.state import Service, ServiceKey, State
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.access_log import Completion, LogLine
 from pagefleet_gateway.measuring.first_tokens import FirstToken, StreamError
 from pagefleet_gateway.measuring.metrics import Metrics
+from pagefleet_gateway.measuring.objectives import Judged, judge_refusal
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 
@@ -60,7 +61,18 @@ class Counting:
         if completion is not None:
             self._metrics.record_completion(completion)
             self._windows.record_end(completion.outcome, now)
+            service = (completion.namespace, completion.service)
+            self._record_objectives(service, completion.revision, completion.judged, now)
         return completion
+
+    def record_refusal(self, service: Service, status: int, priority: int) -> None:
+        """Count a request of a class that the gateway itself refused, and that was sent to no revision."""
+        self._record_objectives(service.key, "", judge_refusal(service, status, priority), self._clock())
+
+    def _record_objectives(self, service: ServiceKey, revision: str, judged: Iterable[Judged], now: float) -> None:
+        for objective, missed in judged:
+            self._metrics.objectives.count((*service, revision), objective, missed)
+            self._windows.record_objective(service, objective, missed, now)
 
     def drop(self, request_id: str) -> None:
         """End a request whose answer came from no picked pod: it counts nowhere but as dropped."""

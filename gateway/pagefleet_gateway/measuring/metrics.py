@@ -17,6 +17,7 @@ from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring.access_log import Completion
 from pagefleet_gateway.measuring.exposition import Exposition, pieces
+from pagefleet_gateway.measuring.objectives import ObjectiveCounters
 from pagefleet_gateway.measuring.slices import End
 from pagefleet_gateway.picking.backlog import RevisionKey
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
@@ -55,6 +56,7 @@ class Metrics:
         self._e2e = self._times(
             "pagefleet_gateway_e2e_seconds", "Time from a request's last byte to its answer's last byte"
         )
+        self.objectives = ObjectiveCounters(self.registry)
         self._key_requests = Counter(
             "pagefleet_gateway_key_requests",
             "Requests that ended, by the API key's name and the answer's status code",
@@ -136,6 +138,8 @@ class Metrics:
 
         A revision is there while it has a pod, a weight or a request in flight.
         """
+        services = tuple(services)
+        self.objectives.declare(services)
         there: set[RevisionKey] = {("", "", ""), *self._ledger.by_revision()}
         there.update((pod.namespace, pod.service, pod.revision) for pod in pods)
         for service in services:
@@ -146,6 +150,7 @@ class Metrics:
                 self._requests.remove(*key, code)
             for family in (self._ttft, self._e2e):
                 family.remove(*key)
+            self.objectives.remove(key)
             if not key[2]:
                 self._wakeups.remove(*key[:2])
             del self._gone[key]

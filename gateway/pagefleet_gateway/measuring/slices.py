@@ -45,6 +45,8 @@ class Outcome:
     expected: float | None = None
     load: str = ""
     pod: str = ""
+    held: float = 0.0  # seconds in the gateway's queue, which are in no other time here
+    priority: int = 0  # as of its ticket
     retried: tuple[str, ...] = ()  # the revision of each attempt that failed before another attempt
 
     @property

@@ -17,6 +17,7 @@ from itertools import takewhile
 
 import msgspec
 
+from pagefleet_contract.slo import Objective
 from pagefleet_gateway.cluster.state import ServiceKey
 from pagefleet_gateway.measuring.adjusted import AdjustedCounts
 from pagefleet_gateway.measuring.slices import Outcome, SliceCounts
@@ -46,6 +47,7 @@ class Windows:
         self._open: dict[Group, SliceCounts] = {}
         self._adjusted: dict[RevisionKey, AdjustedCounts] = {}
         self._arrivals: Counter[ServiceKey] = Counter()
+        self._objectives: dict[ServiceKey, dict[str, tuple[int, int]]] = {}  # requests and misses by objective
         self._closed: dict[ServiceKey, deque[tuple[int, bytes]]] = {}  # starts in order, and their slices
         self._bytes: Counter[ServiceKey] = Counter()
 
@@ -53,6 +55,13 @@ class Windows:
         """Count a request for the service that came in within its limits, whatever its end."""
         self.tick(now)
         self._arrivals[key] += 1
+
+    def record_objective(self, key: ServiceKey, objective: Objective, missed: bool, now: float) -> None:
+        """Count a request that kept or missed an objective of the service."""
+        self.tick(now)
+        counts = self._objectives.setdefault(key, {})
+        requests, misses = counts.get(objective.key, (0, 0))
+        counts[objective.key] = requests + 1, misses + missed
 
     def record_first_token(self, ticket: Ticket, now: float, pod: str = "") -> None:
         """Count a request's time to first token when the token has passed. `pod` as in `Outcome`."""
@@ -134,9 +143,10 @@ class Windows:
                 if ticket.waiting and (expected := ticket.expected) is not None:
                     self._adjusted_counts(ticket.group).add_waiting(ticket.load, expected, now - ticket.opened)
         encoded: dict[ServiceKey, list[bytes]] = {}
-        for key, arrivals in self._arrivals.items():
-            head = {"start": start, "revision": "", "stratum": "", "arrivals": arrivals, "requests": 0, "errors": 0}
-            encoded[key] = [msgspec.json.encode(head)]
+        for key in {**self._arrivals, **self._objectives}:
+            head = {"start": start, "revision": "", "stratum": "", "arrivals": self._arrivals[key], "requests": 0}
+            judged = {"slo": self._objectives[key]} if key in self._objectives else {}
+            encoded[key] = [msgspec.json.encode({**head, "errors": 0, **judged})]
         for group, counts in sorted(self._open.items()):
             text = msgspec.json.encode(counts.document(start, group.revision, group.stratum))
             encoded.setdefault((group.namespace, group.service), []).append(text)
@@ -147,7 +157,7 @@ class Windows:
             joined = b",".join(parts)
             self._closed.setdefault(key, deque()).append((start, joined))
             self._bytes[key] += len(joined)
-        self._open, self._adjusted, self._arrivals = {}, {}, Counter()
+        self._open, self._adjusted, self._arrivals, self._objectives = {}, {}, Counter(), {}
 
     def _drop_oldest(self, key: ServiceKey) -> int:
         """Drop the oldest slice of a service and return its size."""

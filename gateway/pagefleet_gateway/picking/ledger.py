@@ -69,6 +69,7 @@ class Ticket:
     # None for a request whose time is not compared: one without a stream, forced by a header, or in another service's place.
     at_pick: LoadAtPick | None = None
     retried: bool = False  # an attempt has failed
+    priority: int = 0  # its class, as `Service.priority` counts them
 
     def with_first_token(self, seconds: float) -> Ticket:
         """Return the ticket with its time to first token. `replace` takes eight times as long, for each streamed request."""

@@ -222,6 +222,7 @@ class Picker:
             fallback=bool(pick.fallback),
             copy=pick.mirror,
             copy_tokens=copied + cost.output_tokens,
+            priority=service.priority(admitted.request.headers),
             at_pick=None if ahead is None else self._loads.at_pick(service, first, ahead, cost.prompt_tokens, uncached),
         )
 

@@ -22,7 +22,19 @@ def condition(service: Document, kind: str) -> Document:
 
 def services(items: Iterable[Document], now: datetime.datetime, wide: bool = False) -> Table:
     """One line for each service; `wide` adds the phase, model, source, runtime and the reason of a service that is not Ready."""
-    columns = ["NAMESPACE", "NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "GUARDED", "REPLICAS", "AGE"]
+    columns = [
+        "NAMESPACE",
+        "NAME",
+        "READY",
+        "STABLE",
+        "CANARY",
+        "WEIGHT",
+        "VERDICT",
+        "GUARDED",
+        "SLO",
+        "REPLICAS",
+        "AGE",
+    ]
     table = Table(*columns, *(("PHASE", "MODEL", "SOURCE", "RUNTIME", "REASON") if wide else ()), box=None)
     for item in items:
         metadata, status, pods = item["metadata"], item.get("status") or {}, revision_spec(item.get("spec"))
@@ -32,7 +44,7 @@ def services(items: Iterable[Document], now: datetime.datetime, wide: bool = Fal
         cells = [
             metadata["namespace"], metadata["name"], ready["status"], status.get("stable", ""), canary, weight,
             (rollout.get("verdict") or {}).get("outcome", ""),
-            condition(item, "Guarded")["status"], status.get("replicas", 0),
+            condition(item, "Guarded")["status"], (status.get("slo") or {}).get("left", ""), status.get("replicas", 0),
             age(metadata["creationTimestamp"], now),
         ]  # fmt: skip
         if wide:
@@ -74,6 +86,15 @@ def details(service: Document) -> list[Table]:
         awake, desired = (str(spares.get(which, 0)) for which in ("awake", "desired"))
         traffic.add_row(text(spares.get("revision", "")), role, "", awake, desired)
     tables = [conditions, traffic]
+    objectives = (status.get("slo") or {}).get("objectives")
+    if objectives:
+        table = Table("OBJECTIVE", "PROMISE", "BUDGET LEFT", "PACE", "MISSED", box=None)
+        for entry in objectives:
+            left, burn = entry.get("left"), entry.get("burn")
+            missed = f"{entry.get('missed', 0)} of {entry.get('requests', 0)}"
+            shares = (f"{left:.1%}" if left is not None else "", f"{burn:g}x" if burn is not None else "")
+            table.add_row(*map(text, (entry["name"], entry.get("promise", ""), *shares, missed)))
+        tables.append(table)
     verdict = (status.get("rollout") or {}).get("verdict")
     if verdict:
         table = Table("VERDICT", "", box=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
-from pagefleet_observability.rules.recordings import TTFT_BUDGET, TTFT_SECONDS, slow
+from pagefleet_observability.rules.recordings import TTFT_BUDGET, TTFT_SECONDS, burn, slow
 
 OF = 'namespace="$namespace",service="$service"'
 REV = "{{revision}}"
@@ -68,7 +68,22 @@ LATENCY = Row(
             unit="s",
         ),
         Panel(
-            "Burn of the first-token budget",
+            "Error budget left",
+            ((f"max by (objective) (pagefleet_slo_budget_left_ratio{{{OF}}})", "{{objective}}"),),
+            "Of each objective of spec.slo in its window; below 0 more requests missed it than may.",
+            unit="percentunit",
+        ),
+        Panel(
+            "Burn rate of the objectives",
+            (
+                (f"{burn('5m')}{{{OF}}}", "{{objective}}, 5 min"),
+                (f"{burn('1h')}{{{OF}}}", "{{objective}}, 1 h"),
+                (f"{burn('6h')}{{{OF}}}", "{{objective}}, 6 h"),
+            ),
+            "Of spec.slo: 1 uses up the error budget exactly at the end of its window.",
+        ),
+        Panel(
+            "Burn of the default first-token budget",
             (
                 (f"{slow('service', '5m')}{{{OF}}} / {TTFT_BUDGET}", "5 min"),
                 (f"{slow('service', '1h')}{{{OF}}} / {TTFT_BUDGET}", "1 h"),

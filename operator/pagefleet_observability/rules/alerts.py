@@ -1,13 +1,14 @@
 """Alerts about revisions as they are, about services, and about the system. None of them rolls a canary back: at a peak
 they are true of a good revision too. Those that may are in rules/canaries.py.
 
-Burn rates: Site Reliability Workbook, chapter 5 (multi-window, multi-burn-rate). Its factors 14.4 and 6 are for budgets
-of 0.1 %; of a budget of 5 % a burn of 14.4 would be 72 % slow requests, so it is 6 (30 %) and 2 (10 %) here.
+Burn rates: Site Reliability Workbook, chapter 5 (multi-window, multi-burn-rate), with its factors 14.4, 6 and 3 for the
+objectives of spec.slo, whose burn rate is a ratio of odds (`recordings`). A service without objectives has a default one, with
+a budget of 5 %. Its factors are 6 (30 % slow requests) and 2 (10 %).
 """
 
 from __future__ import annotations
 
-from pagefleet_observability.rules.recordings import BY, SERVICE, TTFT_BUDGET, TTFT_SECONDS, slow
+from pagefleet_observability.rules.recordings import ALLOWED, BY, SERVICE, TTFT_BUDGET, TTFT_SECONDS, burn, slow
 from pagefleet_observability.rules.rule import Alert, Group, Severity
 
 FAST_BURN, SLOW_BURN = 6, 2
@@ -16,11 +17,23 @@ PAGE, TICKET = Severity.PAGE, Severity.TICKET
 NAME = "{{ $labels.namespace }}/{{ $labels.service }}"
 REVISION = f"Revision {{{{ $labels.revision }}}} of {NAME}"
 SHARE = "{{ $value | humanizePercentage }}"
+OBJECTIVE = f"Objective {{{{ $labels.objective }}}} of {NAME}"
+SERVICE_RATE = f"sum by ({SERVICE}) (revision:pagefleet_gateway_requests:rate5m)"
 
 
 def _burn(level: str, factor: int, windows: tuple[str, str]) -> str:
     limit = f"{factor * TTFT_BUDGET:g}"
     return " and ".join(f"{slow(level, window)} > {limit}" for window in windows)
+
+
+def _without_objectives(expr: str) -> str:
+    return f"({expr}) unless on ({SERVICE}) {ALLOWED}"
+
+
+def _both(factor: float, windows: tuple[str, str]) -> str:
+    """The burn rate of the longer window, where that and the shorter one's are above the factor."""
+    shorter, longer = map(burn, windows)
+    return f"({longer} > {factor:g} and {shorter} > {factor:g})"
 
 
 def _busy(expr: str) -> str:
@@ -58,7 +71,7 @@ REVISIONS = Group(
         Alert(
             "PagefleetTTFTBurnFast",
             PAGE,
-            _busy(_burn("revision", FAST_BURN, ("5m", "1h"))),
+            _without_objectives(_busy(_burn("revision", FAST_BURN, ("5m", "1h")))),
             "2m",
             f"{REVISION}: {SHARE} of streamed answers begin later than {TTFT_SECONDS} s",
             f"The budget for slow first tokens (5 % over {TTFT_SECONDS} s) burns {FAST_BURN} times too fast, over 5 min and 1 h.",
@@ -102,9 +115,33 @@ SERVICES = Group(
     "pagefleet-services",
     (
         Alert(
+            "PagefleetSLOBurnFast",
+            PAGE,
+            f"({_both(14.4, ('5m', '1h'))} or {_both(6, ('30m', '6h'))}) and on ({SERVICE}) {SERVICE_RATE} > {MIN_RATE}",
+            "2m",
+            f"{OBJECTIVE} misses its promise {{{{ $value | humanize }}}} times as often as it may",
+            "Of spec.slo's error budget, 2 % is used in an hour or 5 % in six hours; at this pace the rest is gone within days.",
+        ),
+        Alert(
+            "PagefleetSLOBurnSlow",
+            TICKET,
+            _both(3, ("2h", "1d")),
+            "15m",
+            f"{OBJECTIVE} misses its promise {{{{ $value | humanize }}}} times as often as it may",
+            "A tenth of spec.slo's error budget is used in a day; at this pace it is gone before the window ends.",
+        ),
+        Alert(
+            "PagefleetSLOBudgetExhausted",
+            TICKET,
+            f"max by ({SERVICE}, objective) (pagefleet_slo_budget_left_ratio) < 0",
+            "5m",
+            f"The error budget of {OBJECTIVE} is used up",
+            "More requests missed the objective in spec.slo's window than may: what is left is negative.",
+        ),
+        Alert(
             "PagefleetTTFTBurnSlow",
             TICKET,
-            _burn("service", SLOW_BURN, ("30m", "6h")),
+            _without_objectives(_burn("service", SLOW_BURN, ("30m", "6h"))),
             "15m",
             f"{NAME}: {SHARE} of streamed answers begin later than {TTFT_SECONDS} s",
             f"The budget for slow first tokens (5 % over {TTFT_SECONDS} s) burns {SLOW_BURN} times too fast, over 30 min and 6 h.",

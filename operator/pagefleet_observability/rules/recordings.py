@@ -1,7 +1,8 @@
 """Recording rules: ratios and quantiles that alerts and dashboards share. By revision, so that a canary stands alone.
 
-The objective for time to first token is one for all services: TTFT_SECONDS for 95 of 100 streamed requests, counted at
-the gateway. It must be a bound of the gateway's histogram.
+A service states its objectives in spec.slo, and the gateways count them: any bound, and by priority. For a service without
+any, the objective is TTFT_SECONDS to the first token for 95 of 100 streamed requests. It must be a bound of the gateway's
+histogram.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ SERVICE = "namespace, service"
 TTFT_SECONDS, TTFT_BUDGET = "1.0", 0.05
 WINDOWS = ("5m", "30m", "1h", "6h")
 REQUESTS = "pagefleet_gateway_requests_total"
+OBJECTIVE = "namespace, service, objective"
+ALLOWED = "pagefleet_gateway_slo_allowed_ratio"
+BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d")
 
 
 def slow(level: str, window: str) -> str:
@@ -26,6 +30,25 @@ def _slow(level: str, by: str, window: str) -> Recording:
     bucket, count = "pagefleet_gateway_ttft_seconds_bucket", "pagefleet_gateway_ttft_seconds_count"
     fast = f'sum by ({by}) (rate({bucket}{{le="{TTFT_SECONDS}"}}[{window}]))'
     return Recording(slow(level, window), f"1 - {fast} / sum by ({by}) (rate({count}[{window}]))")
+
+
+def burn(window: str) -> str:
+    """The name of the burn rate of spec.slo's objectives in `window`."""
+    return f"service:pagefleet_slo_burn:odds_rate{window}"
+
+
+def _burn(window: str) -> tuple[Recording, Recording]:
+    """The share of missed requests, and its odds divided by those of the allowed share.
+
+    For the usual small shares the ratio of odds is the ratio of the shares, the Workbook's burn rate. With a budget of 5 % a
+    burn of 14.4 would be 72 % missed requests by shares, and one of 50 % could never be reached. By odds it is 43 % and 94 %.
+    """
+    missed, counted = (f"pagefleet_gateway_slo_{name}_total" for name in ("missed", "requests"))
+    share = f"service:pagefleet_slo_missed:ratio_rate{window}"
+    allowed = f"max by ({OBJECTIVE}) ({ALLOWED})"
+    ratio = f"sum by ({OBJECTIVE}) (rate({missed}[{window}])) / (sum by ({OBJECTIVE}) (rate({counted}[{window}])) > 0)"
+    odds = f"{share} / (1 - {share}) / on ({OBJECTIVE}) ({allowed} / (1 - {allowed}))"
+    return Recording(share, ratio), Recording(burn(window), odds)
 
 
 def _coded(codes: str) -> str:
@@ -56,6 +79,8 @@ REQUEST_RULES = Group(
         Recording("revision:pagefleet_gateway_e2e_seconds:p95_5m", _quantile("pagefleet_gateway_e2e_seconds")),
     ),
 )
+
+OBJECTIVE_RULES = Group("pagefleet-objectives", tuple(rule for window in BURN_WINDOWS for rule in _burn(window)))
 
 ENGINE_RULES = Group(
     "pagefleet-engines",

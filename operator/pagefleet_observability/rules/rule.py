@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 AFFECTED = "affected_revision"
+OWNER = "pagefleet_service_owner"  # its labels are spec.owner
+OF = "on (namespace, service)"
 RUNBOOKS = "docs/runbooks.md"  # `--runbooks` replaces it with the address of your copy
 
 
@@ -49,8 +51,12 @@ class Alert:
         """The anchor of its section in docs/runbooks.md, as GitHub and mkdocs derive it from the heading."""
         return self.name.lower()
 
+    @property
+    def of_service(self) -> bool:
+        return "$labels.service" in self.summary
+
     def document(self, runbooks: str) -> dict[str, Any]:
-        document: dict[str, Any] = {"alert": self.name, "expr": self.expr}
+        document: dict[str, Any] = {"alert": self.name, "expr": owned(self.expr) if self.of_service else self.expr}
         if self.hold:
             document["for"] = self.hold
         document["labels"] = {"severity": self.severity.value}
@@ -62,7 +68,17 @@ class Alert:
             "description": self.description,
             "runbook_url": f"{runbooks}#{self.anchor}",
         }
+        if self.of_service:
+            # The label `team` stays, to route by. An edited contact must not make another alert of the same one.
+            document["labels"] |= {"contact": "", "runbook": ""}
+            document["annotations"] |= {f"owner_{name}": f"{{{{ $labels.{name} }}}}" for name in ("contact", "runbook")}
         return document
+
+
+def owned(expr: str) -> str:
+    """`expr` with the service's owner as labels, where it has one. A service without an owner keeps its alert as it is."""
+    owner = f"topk by (namespace, service) (1, {OWNER})"
+    return f"({expr}) * {OF} group_left (team, contact, runbook) {owner} or ({expr}) unless {OF} {OWNER}"
 
 
 @dataclass(frozen=True)

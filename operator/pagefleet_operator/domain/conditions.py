@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from pagefleet_contract.names import REVISION_LABEL
 from pagefleet_operator.domain.analysis.watching import load_records
+from pagefleet_operator.domain.slo import report as slo_report
 from pagefleet_operator.domain.status.codec import time_to_the_second
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, NewCondition, Problem, with_transition_time
 from pagefleet_operator.domain.status.observation import PodFault
 from pagefleet_operator.domain.status.stage import Stage, watched_seconds
-from pagefleet_operator.domain.status.status import Condition, Phase, Rejection
+from pagefleet_operator.domain.status.status import Condition, Phase, Rejection, SLORecord
 from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
 
@@ -29,6 +30,7 @@ class Report:
     problem: Problem | None
     limit: tuple[str, str] | None = None
     older: tuple[str, str] | None = None
+    slo: SLORecord | None = None
 
     @property
     def cause(self) -> Problem | None:
@@ -61,6 +63,7 @@ def state(turn: Turn, report: Report) -> tuple[Condition, ...]:
         _guarded(turn, report),
         _scaling(turn, report),
         _degraded(report),
+        *slo_report.conditions(report.slo),
         *_defaults(report),
     ]
     observation = turn.observation

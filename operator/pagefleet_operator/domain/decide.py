@@ -22,16 +22,18 @@ from pagefleet_operator.domain.rollout.draining import Draining
 from pagefleet_operator.domain.rollout.target import target_of
 from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
+from pagefleet_operator.domain.slo import budget, report
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
 from pagefleet_operator.domain.spec.policy import refusals
+from pagefleet_operator.domain.spec.schema.slo import Owner, owner
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
-from pagefleet_operator.domain.status import budget
+from pagefleet_operator.domain.status.budget import fit
 from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
-from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.plan import Event, Plan
 from pagefleet_operator.domain.status.stage import Stage
-from pagefleet_operator.domain.status.status import Condition, Phase, RevisionRecord, ScalingRecord
+from pagefleet_operator.domain.status.status import Condition, Phase, RevisionRecord, ScalingRecord, SLORecord
 from pagefleet_operator.domain.status.turn import Journal, SpecTurn, Turn
 from pagefleet_operator.domain.traffic import routing
 
@@ -50,6 +52,7 @@ class Decisions:
     spares: Spares
     limit: tuple[str, str] | None = None
     invalid: Problem | None = None
+    slo: SLORecord | None = None
 
 
 def decide(observation: Observation, now: float) -> Plan:
@@ -59,7 +62,7 @@ def decide(observation: Observation, now: float) -> Plan:
     journal = Journal(now)
     restored = restoring.restored(observation, now, journal)
     plan = recording.add(restored, _planned(restored, now, journal))
-    fitted = budget.fit(plan.status, observation.status.conditions, now)
+    fitted = fit(plan.status, observation.status.conditions, now)
     return replace(plan, status=fitted.status, document=fitted.document)
 
 
@@ -90,7 +93,9 @@ def _move(turn: SpecTurn) -> Plan:
     fresh = {turn.target: snapshot(spec.raw)}
     history = _history(turn, stage, {**drained.replicas, **replicas}, fresh, spec.rollout.history)
     warm = spares.decide(turn, stage, replicas, spec.scaling.spares)
-    plan = _plan(turn, Decisions(stage, replicas, drained, history, sized.records, warm, sized.limit))
+    slo = budget.record(spec.slo, turn.observation.slo, turn.observation.status.slo, turn.now)
+    report.announce(slo, turn.observation.status.slo, turn.journal)
+    plan = _plan(turn, Decisions(stage, replicas, drained, history, sized.records, warm, sized.limit, slo=slo))
     plan = replace(plan, needed=sized.needed or {}, replica_cost=spec.replica_cost)
     return replace(plan, job=_load_test_job(turn, stage, history))
 
@@ -104,7 +109,9 @@ def _hold(turn: Turn, invalid: Problem) -> Plan:
     history = _history(turn, stage, replicas, {}, MAX_HISTORY_WITHOUT_SPEC)
     unchanged = Draining({}, status.draining, ())
     warm = spares.decide(turn, stage, replicas, None)
-    return _plan(turn, Decisions(stage, replicas, unchanged, history, status.scaling, warm, invalid=invalid))
+    return _plan(
+        turn, Decisions(stage, replicas, unchanged, history, status.scaling, warm, invalid=invalid, slo=status.slo)
+    )
 
 
 def _retain_previous(turn: SpecTurn, stage: Stage, replicas: dict[str, int]) -> None:
@@ -124,8 +131,10 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
     problem = problem or conditions.problem_of(turn, stage)
     _announce(turn, decisions.invalid or problem)
     older = _older_defaults(observation, decisions)
-    report = conditions.Report(stage, replicas, decisions.invalid, problem, decisions.limit, older)
-    stated = conditions.state(turn, report)
+    stated = conditions.state(
+        turn,
+        conditions.Report(stage, replicas, decisions.invalid, problem, decisions.limit, older, decisions.slo),
+    )
     status = replace(
         observation.status,
         observed_generation=observation.generation,
@@ -145,19 +154,29 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
         watch=stage.watch,
         draining=decisions.draining.records,
         spares=decisions.spares.record,
+        slo=decisions.slo,
         replicas=sum(reading.ready for reading in observation.revisions.values()),
         selector=f"{SERVICE_LABEL}={observation.name}",
     )
+    responsible = owner(observation.spec)
     return Plan(
         status=status,
         children=tuple(_children(observation, decisions)),
         delete=decisions.draining.delete,
         withdrawn=decisions.spares.withdrawn,
         spares=decisions.spares.orders,
-        events=tuple(turn.journal.events),
+        events=tuple(_with_owner(event, responsible) for event in turn.journal.events),
+        owner=responsible,
         deletion_costs=deletion_cost.costs(observation.revisions, replicas),
         requeue=pace.next_decision(turn, stage, moving=_is_moving(decisions, stated)),
     )
+
+
+def _with_owner(event: Event, responsible: Owner) -> Event:
+    """The Event with the owner in its message where it warns of something."""
+    if event.type != "Warning" or not responsible.sentence:
+        return event
+    return replace(event, message=f"{event.message} ({responsible.sentence})")
 
 
 def _is_moving(decisions: Decisions, stated: Iterable[Condition]) -> bool:

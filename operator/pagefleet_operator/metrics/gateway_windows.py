@@ -25,9 +25,11 @@ from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.domain.analysis.adjusted import reference
 from pagefleet_operator.domain.analysis.watching.thinning import thinned
 from pagefleet_operator.domain.scaling.load_sums import LoadSums
+from pagefleet_operator.domain.slo.attainment import Attainment
 from pagefleet_operator.domain.status.gateway_slices import MAX_TEXT, bucket_count, finite, optional, slices
 from pagefleet_operator.domain.status.observation import START, Slice
-from pagefleet_operator.domain.status.sample import ServiceLoad
+from pagefleet_operator.domain.status.sample import ServiceLoad, SLOReading
+from pagefleet_operator.domain.status.status import SLORecord
 from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics import long_json
 from pagefleet_operator.metrics.accounts import Account, taking_turns, unlimited
@@ -111,6 +113,7 @@ class GatewayWindows:
         self._slices: dict[ServiceKey, list[Slice]] = {}
         self._newest: dict[ServiceKey, dict[str, Newest]] = {}  # by address
         self._sums: dict[ServiceKey, LoadSums] = {}
+        self._attained: dict[ServiceKey, Attainment] = {}
         self._loads: dict[ServiceKey, ServiceLoad] = {}  # of the last reading
         self._buckets: dict[ServiceKey, int] = {}  # of all retained histograms
 
@@ -122,11 +125,12 @@ class GatewayWindows:
         *,
         judged: bool,
         own: Own | None = None,
+        recorded: SLORecord | None = None,
     ) -> tuple[Slice, ...] | None:
         """The slices of a service; None when no gateway answered.
 
         `judged` says that a rollout is judged by them; otherwise old slices are thinned out. `own` are the pickers of the
-        service's own namespace.
+        service's own namespace. `recorded` are the counts of the status: they are continued.
         """
         key, own = (namespace, service), own or Own()
         addresses = [*addresses, *own.addresses]
@@ -143,6 +147,9 @@ class GatewayWindows:
             return None
         known, answered = self._slices.setdefault(key, []), []
         self._sums.setdefault(key, LoadSums())
+        attained = self._attained.get(key)
+        if attained is None or (recorded is not None and recorded.until > attained.newest):  # another operator has led
+            self._attained[key] = Attainment(recorded)
         for address, answer in zip(addresses, answers, strict=True):
             if answer is None or (skew := self._add(key, address, answer, judged=judged)) is None:
                 continue
@@ -173,6 +180,7 @@ class GatewayWindows:
         start = max((piece.start for piece in new), default=known.start)
         moved = _moved(new, skew)
         self._sums[key].add(moved, answer.now + skew)
+        self._attained[key].add(moved)
         if not judged:
             moved = [piece for piece in moved if not piece.adjusted]  # nobody needs them, and they are large
         if judged and known.past_reads:
@@ -197,7 +205,13 @@ class GatewayWindows:
         """The load of a service from the last `read`; None when no gateway answered."""
         return self._loads.get((namespace, service))
 
+    def attained(self, namespace: str, service: str) -> SLOReading | None:
+        """The kept and missed objectives of a service; None before its first request."""
+        attained = self._attained.get((namespace, service))
+        return None if attained is None else attained.reading(self._clock())
+
     def forget(self, namespace: str, service: str) -> None:
+        self._attained.pop((namespace, service), None)
         self._slices.pop((namespace, service), None)
         self._newest.pop((namespace, service), None)
         self._sums.pop((namespace, service), None)

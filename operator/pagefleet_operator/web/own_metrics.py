@@ -46,7 +46,7 @@ class Metrics:
 
     def planned(self, namespace: str, service: str, plan: Plan) -> None:
         """Export a plan's numbers, and remove the series of revisions that no longer exist."""
-        self._rollout.planned(namespace, service, plan.status)
+        self._rollout.planned(namespace, service, plan)
         for event in plan.events:
             self.decisions.labels(namespace, service, event.reason).inc()
         weights = {entry.revision: entry.weight for entry in plan.status.traffic}

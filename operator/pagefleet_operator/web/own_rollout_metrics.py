@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Phase, SignalRecord, Status
 
 SERVICE = ("namespace", "service")
@@ -43,12 +44,25 @@ class RolloutMetrics:
                 "guard (400 for two), and more when early slices were deleted",
                 *judged,
             ),
+            "slo_left": gauge(
+                "pagefleet_slo_budget_left_ratio",
+                "Share of an objective's error budget that is left, negative when more requests missed it than may",
+                "objective",
+            ),
+            "slo_burn": gauge(
+                "pagefleet_slo_burn_rate",
+                "Share of the last hour's requests that missed an objective, divided by the share that may",
+                "objective",
+            ),
+            "owner": gauge("pagefleet_service_owner", "1, with spec.owner as labels", "team", "contact", "runbook"),
         }
         self._shown: dict[Key, set[Series]] = {}
 
-    def planned(self, namespace: str, service: str, status: Status) -> None:
+    def planned(self, namespace: str, service: str, plan: Plan) -> None:
         key = (namespace, service)
-        values = dict(_values(status))
+        values = dict(_values(plan.status))
+        if plan.owner.sentence:
+            values["owner", (plan.owner.team, plan.owner.contact, plan.owner.runbook)] = 1
         for (name, labels), value in values.items():
             self._gauges[name].labels(*key, *labels).set(value)
         self._drop(key, self._shown.get(key, set()) - set(values))
@@ -66,6 +80,10 @@ class RolloutMetrics:
 def _values(status: Status) -> Iterator[tuple[Series, float]]:
     for condition in status.conditions:
         yield ("condition", (condition.type, condition.status, condition.reason)), 1
+    for objective in status.slo.objectives if status.slo is not None else ():
+        for name, value in (("slo_left", objective.left), ("slo_burn", objective.burn)):
+            if value is not None:
+                yield (name, (objective.name,)), value
     watch = status.watch
     if watch is not None and watch.regressed:
         yield ("regressed", (watch.revision, watch.signal)), watch.hits / max(1, watch.trials)

@@ -14,9 +14,10 @@ from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.schema.guard_signals import title
+from pagefleet_operator.domain.spec.schema.slo import owner
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS
 from pagefleet_operator.domain.status import codec
-from pagefleet_operator.domain.status.status import Phase, RolloutRecord, SignalRecord, Status
+from pagefleet_operator.domain.status.status import ObjectiveRecord, Phase, RolloutRecord, SignalRecord, Status
 from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
 
 STALE_SECONDS = 60.0
@@ -45,6 +46,7 @@ def row(document: Mapping[str, Any], snapshot: Snapshot | None) -> dict[str, Any
     metadata, status = document["metadata"], codec.load(document.get("status"))
     health = state(status)
     pods = _read(snapshot.pods if snapshot else ())
+    left = [one.left for one in status.slo.objectives if one.left is not None] if status.slo is not None else []
     used = [pod.used for pod in pods if pod.used is not None]
     return {
         "namespace": metadata.get("namespace", ""),
@@ -59,6 +61,7 @@ def row(document: Mapping[str, Any], snapshot: Snapshot | None) -> dict[str, Any
         "desired": sum(record.desired for record in status.revisions),
         "queue": sum(pod.waiting or 0 for pod in pods) if pods else None,
         "used": max(used) if used else None,
+        "slo": min(left, default=None),
         "changed": status.decisions[-1].time if status.decisions else None,
     }
 
@@ -89,6 +92,8 @@ def page(document: Mapping[str, Any], snapshot: Snapshot | None, now: float) -> 
     quantiles = {entry.signal: entry.quantile for entry in parsed.rollout.guard.latency} if parsed else {}
     return {
         **row(document, snapshot),
+        "owner": asdict(owner(document.get("spec"))),
+        "objectives": [_objective(one) for one in status.slo.objectives] if status.slo is not None else [],
         "headline": headline(status, len(parsed.rollout.steps) if parsed else 0),
         "conditions": [
             {"type": entry.type, "status": entry.status, "reason": entry.reason, "message": entry.message}
@@ -115,6 +120,12 @@ def page(document: Mapping[str, Any], snapshot: Snapshot | None, now: float) -> 
         ],
         "now": now,
     }  # fmt: skip
+
+
+def _objective(record: ObjectiveRecord) -> dict[str, Any]:
+    """An objective without its days: `left` and `burn` are null while no request has counted."""
+    names = ("name", "promise", "requests", "missed", "left", "burn")
+    return {**{name: getattr(record, name) for name in names}, "runsOut": record.runs_out}
 
 
 def headline(status: Status, steps: int) -> str:

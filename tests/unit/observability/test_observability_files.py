@@ -77,6 +77,25 @@ def test_alerts_fire_when_they_should_and_only_then(case: Case, tmp_path: Path) 
     _play(case, scenarios, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["PagefleetRequestsFailed", "PagefleetCanaryFails", "PagefleetRolledBack"])
+def test_an_alert_about_a_service_has_its_team_and_a_changed_contact_makes_no_second_one(
+    name: str, tmp_path: Path
+) -> None:
+    case = next(case for case in CASES if case.alert == name)
+    owner = 'pagefleet_service_owner{{{},team="{}",contact="{}",runbook=""}}'
+    of = 'namespace="a",service="chat"'
+    changed = {
+        owner.format(of, "chat-platform", "#old"): "1+0x600",
+        owner.format(of, "chat-platform", "#new"): "1+0x600",
+    }
+    other = {owner.format('namespace="a",service="other"', "others", ""): "1+0x600"}
+    scenarios = [
+        _scenario(case, "has its team", {**case.fires, **changed}, {**case.labels, "team": "chat-platform"}),
+        _scenario(case, "has no other's", {**case.fires, **other}, case.labels),
+    ]
+    _play(case, scenarios, tmp_path)
+
+
 def test_an_expectation_that_does_not_hold_is_named(tmp_path: Path) -> None:
     """The test above can fail, both ways."""
     case = next(case for case in CASES if case.alert == "PagefleetRegressed")

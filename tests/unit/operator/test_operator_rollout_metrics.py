@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Condition, Phase, RolloutRecord, SignalRecord, Status
 from pagefleet_operator.web.own_rollout_metrics import RolloutMetrics
 
@@ -14,12 +15,14 @@ JUDGED = SignalRecord(
 COUNTED = SignalRecord("errors", "", "Passed", stable_samples=90, canary_samples=10)
 
 
-def status(phase: Phase, *verdicts: SignalRecord, canary: str = "", reason: str = "Stable") -> Status:
-    return Status(
-        stable="old",
-        canary=canary,
-        rollout=RolloutRecord(phase, verdicts=verdicts),
-        conditions=(Condition("Scaling", "False", reason, "words", 0.0, 1),),
+def status(phase: Phase, *verdicts: SignalRecord, canary: str = "", reason: str = "Stable") -> Plan:
+    return Plan(
+        Status(
+            stable="old",
+            canary=canary,
+            rollout=RolloutRecord(phase, verdicts=verdicts),
+            conditions=(Condition("Scaling", "False", reason, "words", 0.0, 1),),
+        )
     )
 
 

@@ -179,3 +179,17 @@ def test_a_status_survives_the_api_server() -> None:
     """What the browser tests show has the form in which it is stored."""
     status = fleet.rollout(NOW)
     assert codec.load(codec.dump(status)) == status
+
+
+def test_a_page_shows_objectives_and_the_owner_and_no_address_that_a_browser_would_run() -> None:
+    status = fleet.rollout(NOW)
+    shown = view.page(fleet.document("a", "chat", status), None, NOW)
+    assert shown["slo"] == -0.12, "the worst of them"
+    assert [(one["name"], one["left"], one["runsOut"]) for one in shown["objectives"]] == [
+        ("chat", 0.73, 1_800_500_000.0),
+        ("up", -0.12, None),
+    ]
+    assert "days" not in shown["objectives"][0]
+    assert shown["owner"] == fleet.OWNER
+    odd = {**fleet.document("a", "chat", status), "spec": {"owner": {"team": 7, "runbook": "javascript:alert(1)"}}}
+    assert view.page(odd, None, NOW)["owner"] == {"team": "", "contact": "", "runbook": ""}

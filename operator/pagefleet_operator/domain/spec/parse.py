@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
-from pagefleet_operator.domain.spec import beyond_cel, support
+from pagefleet_operator.domain.spec import beyond_cel, promises, support
 from pagefleet_operator.domain.spec.rollout import Rollout, rollout, with_defaults
 from pagefleet_operator.domain.spec.rules.check import check
 from pagefleet_operator.domain.spec.scaling import Scaling, scaling
 from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema.cost import Cost, cost
+from pagefleet_operator.domain.spec.schema.slo import SLO, slo
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.domain.spec.schema.structure import SpecError
 from pagefleet_operator.domain.spec.traffic import Traffic, traffic
@@ -43,6 +44,7 @@ class Spec:
     rollout: Rollout
     traffic: Traffic
     cost: Cost
+    slo: SLO
     replica_cost: float | None = None  # of one replica for an hour
 
 
@@ -75,5 +77,14 @@ def _parse(raw: object) -> Spec | SpecErrors:
     pods, price, sized = revision_spec(filled), cost(filled.get("cost", {})), scaling(filled["scaling"])
     each, ceiling = price.of_replica(pods), price.ceiling_per_hour
     affordable = int(ceiling / each + 1e-9) - sized.spares if each and ceiling is not None else None
-    sized = replace(sized, affordable=affordable)
-    return Spec(filled, pods, sized, rollout(filled["rollout"]), traffic(filled["traffic"]), price, each)
+    promised = slo(filled.get("slo", {}))
+    return Spec(
+        raw=filled,
+        pods=pods,
+        scaling=promises.to_scaling(replace(sized, affordable=affordable), promised),
+        rollout=promises.to_rollout(rollout(filled["rollout"]), promised),
+        traffic=traffic(filled["traffic"]),
+        cost=price,
+        slo=promised,
+        replica_cost=each,
+    )

@@ -16,7 +16,7 @@ from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 MAX_TEXT = 253  # of a name
-MAX_LOAD_STRATA, MAX_PODS = 24, 16  # of a slice; the gateways have 18 strata, and send 8 pods
+MAX_LOAD_STRATA, MAX_PODS, MAX_OBJECTIVES = 24, 16, 16  # of a slice; the gateways have 18 strata, and send 8 pods
 _BUCKETS = {str(bucket): bucket for bucket in range(sketch.LAST + 1)}
 # The ages of requests that have no measurement, in a document of version 2, by the signal that they lack.
 IN_FLIGHT = {"ttft": ("waiting",), "e2e": ("waiting", "running")}
@@ -74,6 +74,7 @@ def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | Non
         timeouts=timeouts or 0,
         load=_load(raw["load"]) if "load" in raw else {},
         pods=_pods(raw["pods"]) if "pods" in raw else {},
+        slo=_objectives(raw["slo"]) if "slo" in raw else {},
     )
     vars(piece)["possible"] = True  # all that `Slice.possible` looks at has been checked here
     return piece
@@ -92,6 +93,16 @@ def _load(raw: Any) -> dict[str, LoadCounts]:
 
 def _pods(raw: Any) -> dict[str, dict[int, int]]:
     return {name: histogram for name, counts in _entries(raw, MAX_PODS) if (histogram := _histogram(counts))}
+
+
+def _objectives(raw: Any) -> dict[str, tuple[int, int]]:
+    """The requests that counted in an objective and those that missed it, by the objective's key."""
+    result = dict[str, tuple[int, int]]()
+    for name, counts in _entries(raw, MAX_OBJECTIVES):
+        match counts:
+            case [requests, missed] if _count(requests) and _count(missed) and missed <= requests:
+                result[name] = requests, missed
+    return result
 
 
 def _entries(raw: Any, limit: int) -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,7 @@ from pagefleet_operator.domain.spec.policy import EVERYTHING, Policy
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.gateway_api import FallbackReading, GatewayApiReading
 from pagefleet_operator.domain.status.model_names import NameReading
-from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad, SLOReading
 from pagefleet_operator.domain.status.status import Rejection, Status
 
 
@@ -162,6 +162,9 @@ class Slice:
     timeouts: int = 0  # requests that a time limit ended
     load: Mapping[str, LoadCounts] = field(default_factory=dict)
     pods: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    slo: Mapping[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # requests and misses by objective; revision "" only
 
     @property
     def adjusted(self) -> bool:
@@ -257,6 +260,7 @@ class Observation:
     action: str = ""
     image: str = ""
     load: ServiceLoad | None = None  # None when no gateway answered
+    slo: SLOReading | None = None  # None while no request has counted in an objective
     memo: MutableMapping[str, object] = field(default_factory=dict, compare=False, repr=False)
     policy: Policy = EVERYTHING  # the operator's own limits on what specs may name
     groups: bool = False  # whether the cluster serves LeaderWorkerSets; read only when a revision needs one

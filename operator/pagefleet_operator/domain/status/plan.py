@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pagefleet_operator.domain.spec.schema.slo import Owner
 from pagefleet_operator.domain.status.status import Status
 
 
@@ -64,6 +65,7 @@ class Plan:
     `spares`: orders to warm spares, carried out last.
     `needed`: replicas that the load needs, not rounded, by revision.
     `replica_cost`: the price of one replica for an hour, None when it is not known.
+    `owner`: who is responsible for the service, for metrics; Events have it already.
     """
 
     status: Status
@@ -80,6 +82,7 @@ class Plan:
     needed: Mapping[str, float] = field(default_factory=dict)
     replica_cost: float | None = None
     spares: tuple[SpareOrder, ...] = ()
+    owner: Owner = field(default_factory=Owner)
 
     @property
     def asleep(self) -> bool:

@@ -1,10 +1,14 @@
-"""The measurements that sizing uses: a revision's pods summed up at one time, and the service's arrivals. Pure data."""
+"""Measurements summed up: a revision's pods at one time, a service's arrivals, and its kept and missed objectives. Pure data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pagefleet_operator.domain.status.engine_load import NO_LOAD, EngineLoad
+
+Counts = tuple[int, int]  # requests that counted in an objective, and those of them that missed it
+NOTHING: Counts = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -42,3 +46,21 @@ class ServiceLoad:
     step: float = 10.0
     ttft: float | None = None
     tokens: float | None = None  # generated per second
+
+
+@dataclass(frozen=True)
+class ObjectiveCounts:
+    """The counts of one objective by day (days since 1970-01-01 UTC), and of the last hour."""
+
+    days: Mapping[int, Counts] = field(default_factory=dict)
+    recent: Counts = NOTHING
+
+
+@dataclass(frozen=True)
+class SLOReading:
+    """The counts of a service by the objectives' keys. `until` is the start of the newest slice in them. `seconds` is how much
+    of the last hour was counted."""
+
+    until: float
+    seconds: float
+    counts: Mapping[str, ObjectiveCounts] = field(default_factory=dict)

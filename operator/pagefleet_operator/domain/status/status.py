@@ -261,6 +261,48 @@ class AlertRecord:
 
 
 @dataclass(frozen=True)
+class DayRecord:
+    """The requests of one day (UTC, "2026-11-24") that counted in an objective, and those of them that missed it."""
+
+    day: str
+    requests: int
+    missed: int
+
+
+@dataclass(frozen=True)
+class ObjectiveRecord:
+    """An objective of `spec.slo` and its error budget in the window.
+
+    `left` is the share of the budget that is left, negative when more requests missed than may, None without requests.
+    `burn` is the missed share of the last hour divided by the allowed share. `runs_out` is the time at which the budget is
+    gone at the last hour's pace, None when it lasts or is gone already.
+    """
+
+    name: str
+    key: str
+    promise: str
+    requests: int = 0
+    missed: int = 0
+    left: float | None = None
+    burn: float | None = None
+    runs_out: float | None = None
+    days: tuple[DayRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class SLORecord:
+    """The error budgets of the service over `window` seconds. `until` is the start of the newest slice that is counted.
+
+    `left` is the smallest share that is left, for the column of `kubectl get`.
+    """
+
+    until: float
+    window: float = 0.0
+    left: str = ""
+    objectives: tuple[ObjectiveRecord, ...] = ()
+
+
+@dataclass(frozen=True)
 class ScaleStep:
     """A change of the number of replicas; step policies count these changes."""
 
@@ -321,5 +363,6 @@ class Status:
     watch: WatchRecord | None = None
     draining: tuple[DrainRecord, ...] = ()
     spares: SparesRecord | None = None
+    slo: SLORecord | None = None
     replicas: int = 0  # ready replicas of all revisions: the status of the /scale subresource
     selector: str = ""

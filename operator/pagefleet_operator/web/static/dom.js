@@ -36,6 +36,11 @@ export function ago(time, now) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h ago` : `${Math.round(seconds / 86400)} days ago`;
 }
 
+export function ahead(time, now) {
+  const hours = Math.max(0, (time - now) / 3600);
+  return hours < 48 ? `in ${Math.max(1, Math.round(hours))} h` : `in ${Math.round(hours / 24)} days`;
+}
+
 export const clock = (time) => new Date(time * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 export const stamp = (time) => new Date(time * 1000).toISOString();
 

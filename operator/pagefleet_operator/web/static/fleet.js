@@ -6,6 +6,7 @@ const COLUMNS = [
   ["name", "Service", (row) => `${row.namespace}/${row.name}`], ["rank", "State", (row) => row.rank],
   ["weight", "Canary", (row) => row.weight, "number"], ["ready", "Ready", (row) => row.ready, "number"],
   ["queue", "Queue", (row) => row.queue ?? -1, "number"], ["used", "KV pages used", (row) => row.used ?? -1, "number"],
+  ["slo", "Error budget", (row) => row.slo ?? 2, "number"],
   ["changed", "Last decision", (row) => row.changed ?? 0, "number"],
 ];
 const GROUPS = [
@@ -117,6 +118,7 @@ export class Fleet {
       h("td", { class: "number" }, `${row.ready} / ${row.desired}`),
       h("td", { class: `number${late ? " hot" : ""}` }, count(row.queue)),
       h("td", { class: `number${row.used !== null && row.used > 0.9 ? " hot" : ""}` }, share(row.used)),
+      h("td", { class: `number${row.slo !== null && row.slo < 0 ? " hot" : ""}` }, share(row.slo)),
       h("td", { class: "number muted nowrap" }, ago(row.changed, now)));
   }
 

@@ -1,6 +1,6 @@
 // One service: where its rollout stands, the evidence, its pods, replicas and what was decided.
 import { latencyChart, replicasChart } from "./charts.js";
-import { ago, badge, count, h, latency, NONE, share, stamp } from "./dom.js";
+import { ago, ahead, badge, count, h, latency, NONE, share, stamp } from "./dom.js";
 
 const heat = (value) => Math.min(5, Math.max(0, Math.floor(value * 6)));
 const FULL_QUEUE = 16;
@@ -32,6 +32,25 @@ function split(page) {
     h("td", { class: "number" }, `${revision.ready} / ${revision.desired}`), h("td", { class: "number muted nowrap" }, ago(revision.created, page.now))));
   return card("Traffic", "traffic", bar, h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {},
     ["Revision", "Role", "Share", "Ready", "Created"].map((title, at) => h("th", { scope: "col", class: at > 1 ? "number" : null }, title)))), h("tbody", {}, rows))));
+}
+
+function objectives(page) {
+  if (!page.objectives.length) return null;
+  const left = (one) => (one.left === null ? NONE : h("span", { class: `badge ${one.left < 0 ? "bad" : one.left < 0.2 ? "busy" : "good"}` }, `${(100 * one.left).toFixed(1)} %`));
+  const rows = page.objectives.map((one) => h("tr", {},
+    h("th", { scope: "row" }, one.name, h("span", { class: "muted small" }, one.promise)), h("td", { class: "number" }, left(one)),
+    h("td", { class: "number" }, one.burn === null ? NONE : `${one.burn} ×`),
+    h("td", { class: "number" }, one.left !== null && one.left < 0 ? "used up" : one.runsOut === null ? "lasts" : ahead(one.runsOut, page.now)),
+    h("td", { class: "number" }, `${count(one.missed)} of ${count(one.requests)}`)));
+  return card("Objectives", "objectives", h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Objectives in numbers" }, h("table", {}, h("thead", {}, h("tr", {},
+    ["Objective", "Budget left", "Pace of the last hour", "Runs out", "Missed"].map((title, at) => h("th", { scope: "col", class: at ? "number" : null }, title)))), h("tbody", {}, rows))));
+}
+
+function owner(page) {
+  const { team, contact, runbook } = page.owner;
+  if (!team && !contact && !runbook) return null;
+  const link = runbook ? h("a", { href: runbook, rel: "noreferrer" }, "runbook") : null;
+  return fact("Owner", team || contact || link, [team ? contact : null, team || contact ? link : null].filter(Boolean).flatMap((part, at) => (at ? [", ", part] : [part])));
 }
 
 const spread = (value, low, high) =>
@@ -108,13 +127,13 @@ export class Service {
     if (page.gone) { this.said.textContent = "There is no such service."; this.body.replaceChildren(); return; }
     if (this.said.textContent !== page.headline) this.said.textContent = page.headline;
     this.state.replaceChildren(badge(page.state));
-    const troubles = page.conditions.filter((entry) => (entry.type === "Degraded" && entry.status === "True") || (["Ready", "Guarded"].includes(entry.type) && entry.status === "False"));
+    const troubles = page.conditions.filter((entry) => (entry.type === "Degraded" && entry.status === "True") || (["Ready", "Guarded", "SLOMet"].includes(entry.type) && entry.status === "False"));
     this.body.replaceChildren(
       ...troubles.map((entry) => h("p", { class: "trouble" }, h("strong", {}, entry.reason), " ", entry.message)),
       h("dl", { class: "facts" }, fact("Model", page.model), fact("Replicas ready", `${page.ready} / ${page.desired}`),
         fact("Waiting", count(page.queue), page.held ? `and ${count(page.held)} held by gateways` : null),
         fact("Fullest pod", share(page.used), "of its KV pages"),
-        fact("Read", page.read ? ago(page.read, page.now) : NONE, page.stale ? "not current" : null)),
-      h("div", { class: "columns" }, split(page), replicas(page) ?? ""), evidence(page), pods(page), decisions(page));
+        fact("Read", page.read ? ago(page.read, page.now) : NONE, page.stale ? "not current" : null), owner(page) ?? ""),
+      h("div", { class: "columns" }, split(page), replicas(page) ?? ""), objectives(page) ?? "", evidence(page), pods(page), decisions(page));
   }
 }

@@ -14,6 +14,7 @@ from pagefleet_operator.domain.spec.rules.pods import POD_RULES
 from pagefleet_operator.domain.spec.rules.rollout import ROLLOUT_RULES
 from pagefleet_operator.domain.spec.rules.runtime import RUNTIME_RULES
 from pagefleet_operator.domain.spec.rules.scaling import SCALING_RULES
+from pagefleet_operator.domain.spec.rules.slo import SLO_RULES
 from pagefleet_operator.domain.spec.rules.traffic import TRAFFIC_RULES
 from pagefleet_operator.domain.spec.schema.structure import SpecError
 
@@ -27,6 +28,7 @@ RULES = (
     *ACCELERATOR_RULES,
     *RUNTIME_RULES,
     *NODE_RULES,
+    *SLO_RULES,
 )
 
 

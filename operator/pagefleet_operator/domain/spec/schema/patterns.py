@@ -37,6 +37,8 @@ STICKY_BY = r"^header/[A-Za-z0-9-]+$"
 HEADER_NAME = r"^[A-Za-z0-9-]+$"
 HOST_NAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 KIND = r"^[A-Z][A-Za-z0-9]*$"
+DAYS = r"^([1-9]|[1-8][0-9]|90)d$"
+WEB_ADDRESS = r"^https?://[^\s\"<>]+$"
 
 # What a text must be, after "must be".
 ALLOWED: Mapping[str, str] = {
@@ -63,6 +65,8 @@ ALLOWED: Mapping[str, str] = {
     HEADER_NAME: "a header name: letters, digits and -",
     HOST_NAME: "a host name such as models.example.com or *.example.com",
     KIND: "a kind such as Gateway",
+    DAYS: "whole days from 1d to 90d, such as 30d",
+    WEB_ADDRESS: "an address that begins with http:// or https://",
 }
 
 

@@ -21,6 +21,7 @@ from pagefleet_operator.domain.spec.schema.patterns import LABEL_VALUE, RESOURCE
 from pagefleet_operator.domain.spec.schema.pod import POD
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
 from pagefleet_operator.domain.spec.schema.scaling import SCALING
+from pagefleet_operator.domain.spec.schema.slo import OWNER_SCHEMA, SLO_SCHEMA
 from pagefleet_operator.domain.spec.schema.traffic import TRAFFIC
 
 RESOURCES = record(
@@ -76,6 +77,8 @@ SPEC = record(
         "rollout": ROLLOUT,
         "traffic": TRAFFIC,
         "cost": COST,
+        "slo": SLO_SCHEMA,
+        "owner": OWNER_SCHEMA,
     },
     ("model",),
 )

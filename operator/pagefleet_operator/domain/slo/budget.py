@@ -1,0 +1,84 @@
+"""The error budgets of a service: the record of each objective in `.status.slo`.
+
+The budget of an objective is the number of requests that may miss it in the window: the allowed share of all requests. The burn
+rate is the missed share of the last hour divided by the allowed share. Source: Site Reliability Workbook, chapters 2 and 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pagefleet_contract.slo import Objective
+from pagefleet_operator.domain.slo.days import DAY_SECONDS, day_number, day_text
+from pagefleet_operator.domain.spec.schema.slo import SLO
+from pagefleet_operator.domain.status.sample import Counts, ObjectiveCounts, SLOReading
+from pagefleet_operator.domain.status.status import DayRecord, ObjectiveRecord, SLORecord
+
+RECORD_SECONDS = 60.0  # the record is written at most this often
+NO_COUNTS = ObjectiveCounts()
+
+
+def record(slo: SLO, reading: SLOReading | None, before: SLORecord | None, now: float) -> SLORecord | None:
+    """The record of a service's budgets; `before` unless it is a minute older than the reading, or the spec has changed."""
+    if not slo.objectives:
+        return None
+    promises = [(one.key, one.promise) for one in slo.objectives]
+    same = before is not None and [(one.key, one.promise) for one in before.objectives] == promises
+    fresh = before is None or (reading is not None and reading.until - before.until >= RECORD_SECONDS)
+    if before is not None and same and before.window == slo.window and not fresh:
+        return before
+    counts = reading.counts if reading is not None else _stored(before)
+    seconds = reading.seconds if reading is not None else 0.0
+    objectives = tuple(
+        _objective(one, counts.get(one.key, NO_COUNTS), slo.window, seconds, now) for one in slo.objectives
+    )
+    until = reading.until if reading is not None else before.until if before is not None else 0.0
+    return SLORecord(until, slo.window, _worst(objectives), objectives)
+
+
+def _objective(
+    objective: Objective, counts: ObjectiveCounts, window: float, seconds: float, now: float
+) -> ObjectiveRecord:
+    first = math.floor(now / DAY_SECONDS) - round(window / DAY_SECONDS) + 1
+    days = {day: one for day, one in sorted(counts.days.items()) if day >= first}
+    requests, missed = (sum(one[place] for one in days.values()) for place in (0, 1))
+    budget = objective.allowed * requests
+    recent, recently_missed = counts.recent
+    return ObjectiveRecord(
+        name=objective.name,
+        key=objective.key,
+        promise=objective.promise,
+        requests=requests,
+        missed=missed,
+        left=round(1 - missed / budget, 4) if requests else None,
+        burn=round(recently_missed / recent / objective.allowed, 2) if recent else None,
+        runs_out=_end(budget - missed, counts.recent, objective.allowed, seconds, now),
+        days=tuple(DayRecord(day_text(day), *one) for day, one in days.items()),
+    )
+
+
+def _end(left: float, recent: Counts, allowed: float, seconds: float, now: float) -> float | None:
+    """The time at which `left` more misses have happened beyond the allowed ones, at the last hour's rates; None: never."""
+    requests, missed = recent
+    excess = missed - allowed * requests
+    return now + left * seconds / excess if left > 0 and excess > 0 else None
+
+
+def _worst(objectives: tuple[ObjectiveRecord, ...]) -> str:
+    """The smallest share that is left, for the column of `kubectl get`."""
+    known = [one.left for one in objectives if one.left is not None]
+    return f"{max(-9.99, min(known)):.1%}" if known else ""
+
+
+def _stored(before: SLORecord | None) -> Mapping[str, ObjectiveCounts]:
+    """The counts of a record, for a changed spec while no gateway answers."""
+    result = dict[str, ObjectiveCounts]()
+    for one in before.objectives if before is not None else ():
+        days = {
+            number: (entry.requests, entry.missed)
+            for entry in one.days
+            if (number := day_number(entry.day)) is not None
+        }
+        result[one.key] = ObjectiveCounts(days)
+    return result
