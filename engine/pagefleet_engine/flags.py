@@ -29,6 +29,7 @@ from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_engine.api.base.auth import VARIABLE
 from pagefleet_engine.api.parsing.reasoning import Reasoning
 from pagefleet_engine.api.parsing.registry import Style
+from pagefleet_engine.api.planning.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineConfig, Policy
 
 MAX_RANKS = MAX_NODES * MAX_GPUS_PER_NODE
@@ -134,6 +135,13 @@ def fraction(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be 0 to 1, not {text}")
+    return value
+
+
 def size(text: str) -> int:
     """Bytes, with a binary unit or without."""
     match = re.fullmatch(r"(\d+)(Ki|Mi|Gi|Ti|)", text)
@@ -204,6 +212,10 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag("--batching", choices=tuple(mode.value for mode in Batching), default=Batching.CONTINUOUS.value),
     Flag("--no-prefix-caching", kind=Kind.SWITCH),
+    Flag(
+        "--max-pinned-pages-share", "of the KV pages, 0 to 1; less where a request of --max-model-len has no room beside them",
+        share, EngineConfig.max_pinned_pages_share,
+    ),
     Flag("--scheduling-policy", choices=tuple(policy.value for policy in Policy), default=Policy.PRIORITY.value),
     Flag("--kernels", choices=("auto", "native", "reference"), default=EngineConfig.kernels),
     # The device.
@@ -235,6 +247,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--max-queued-requests", None, positive, 256),
     Flag("--max-queued-tokens", "prompt tokens without an answer yet", positive),
     Flag("--max-n", "answers to one prompt", positive, MAX_ANSWERS),
+    Flag("--max-pin-tokens", "of one pinned prompt; as many as may be pinned in all", positive),
+    Flag("--max-pin-seconds", "the longest time of a pin", positive, Limits.pin_seconds),
     Flag("--trust-request-chat-template", "let requests bring a chat_template", kind=Kind.SWITCH),
     Flag("--write-timeout", "until a client that reads nothing is cut", seconds, 30.0, metavar="SECONDS"),
     Flag("--drain-timeout", None, seconds, 90.0, metavar="SECONDS"),

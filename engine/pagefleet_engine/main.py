@@ -76,6 +76,8 @@ def configure(arguments: list[str]) -> ServeConfig:
             flags.max_queued_requests,
             flags.max_queued_tokens,
             flags.max_n,
+            flags.max_pin_tokens,
+            flags.max_pin_seconds,
         ),
         rules=Rules(
             priorities=flags.scheduling_policy == Policy.PRIORITY,

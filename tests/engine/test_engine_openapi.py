@@ -73,8 +73,9 @@ def test_the_document_tells_of_every_parameter_and_every_route(served: Serving) 
     asked = {"model": NAME, "input": "x", "max_output_tokens": 1}
     for path, operations in document["paths"].items():
         for method in operations:
+            pin = served.answer("/v1/cache/pin", {"model": NAME, "prompt": "x" * 64})["id"] if "{pin}" in path else ""
             stored = served.answer("/v1/responses", asked)["id"] if "{response}" in path else ""
-            there = path.replace("{model}", NAME).replace("{response}", stored)
+            there = path.replace("{model}", NAME).replace("{response}", stored).replace("{pin}", pin)
             reply = served.ask(method.upper(), there) if path not in LEFT_OUT else None
             assert reply is None or reply.status not in (404, 405), path
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_engine.core.limits import Limits
+from pagefleet_engine.core.limits import Limits, pinnable
 from pagefleet_engine.core.offload import IN, OUT, HostIndex
 from pagefleet_engine.core.overlap import PENDING, OverlapScheduler
 from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams, TokenOutput
@@ -75,7 +75,7 @@ class Device:
 
 def scenario(random: Random, scheduler: OverlapScheduler) -> None:
     device, sequences = Device(scheduler), []
-    limits = scheduler.limits
+    limits, pins = scheduler.limits, scheduler.pool.pins
     shared = [random.randrange(3) for _ in range(40)]
     open_ones: dict[str, EngineRequest] = {}
     generated: dict[str, list[int]] = {}
@@ -126,12 +126,17 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
             name = random.choice(sorted(open_ones))
             assert scheduler.abort(name)
             del open_ones[name]
+        if random.random() < 0.1:
+            tokens = shared[: random.randint(1, 40)]
+            if pins.pages + len(tokens) // limits.page_size <= pins.most:
+                scheduler.pin(str(tokens), tokens, b"", now + random.randint(1, 60))
         step(float(now), together=random.random() < 0.2)
     for now in range(STEPS, 60 * STEPS):
         if not (scheduler.running or scheduler.waiting or scheduler.in_flight):
             break
         step(float(now), together=False)
     assert not open_ones
+    scheduler.expire(float(60 * STEPS))
     assert scheduler.pool.available == scheduler.pool.total
 
 
@@ -139,11 +144,23 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
 @given(
     seed=st.integers(0, 2**32), page_size=st.sampled_from([1, 2, 4]), pages=st.integers(10, 40),
     seqs=st.integers(1, 5), budget=st.integers(1, 24), chunk=st.integers(1, 12), places=st.sampled_from([0, 1, 3, 20]),
+    longest=st.sampled_from([14, 44]), share=st.sampled_from([0.0, 0.5, 1.0]),
 )  # fmt: skip
 def test_answers_and_pages_are_right_whatever_happens(
-    seed: int, page_size: int, pages: int, seqs: int, budget: int, chunk: int, places: int
+    seed: int,
+    page_size: int,
+    pages: int,
+    seqs: int,
+    budget: int,
+    chunk: int,
+    places: int,
+    longest: int,
+    share: float,
 ) -> None:
-    limits = Limits(page_size, pages, seqs, budget, 44, VOCABULARY, Batching.CONTINUOUS, frozenset({EOS}), chunk)
+    limits = Limits(
+        page_size, pages, seqs, budget, longest, VOCABULARY, Batching.CONTINUOUS, frozenset({EOS}), chunk,
+        max_pinned_pages=pinnable(pages, share, page_size, longest),
+    )  # fmt: skip
     scenario(Random(seed), OverlapScheduler(limits, places))
 
 

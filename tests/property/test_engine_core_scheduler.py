@@ -1,19 +1,23 @@
-"""Protects the pool and the scheduler under any order of requests, steps, guesses, deadlines, aborts and failures: nothing
-leaks, nobody writes to a shared page, all finish.
+"""Protects the pool and the scheduler under any order of requests, steps, guesses, deadlines, aborts, failures and pins: nothing
+leaks, nobody writes to a shared page, a pinned page keeps its content, all finish beside the pins.
 
 PAGEFLEET_MACHINE_STEPS sets how many operations are tried in all (nightly: a million).
 """
 
 from __future__ import annotations
 
+import math
 import os
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pagefleet_engine.core.limits import Limits
+from pagefleet_engine.core.blocks import page_hashes, root_hash
+from pagefleet_engine.core.limits import Limits, pinnable
+from pagefleet_engine.core.pins import PinRefused
 from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams, TokenOutput
 from pagefleet_engine.core.scheduler import Scheduler
 
@@ -33,6 +37,8 @@ class Machine(RuleBasedStateMachine):
         batching=st.sampled_from([Batching.CONTINUOUS] * 4 + [Batching.STATIC]),
         caching=st.booleans(),
         long=st.integers(0, 20),
+        longest=st.sampled_from([8, 16, 40]),
+        share=st.sampled_from([0.0, 0.25, 1.0]),
     )
     def start(
         self,
@@ -44,21 +50,28 @@ class Machine(RuleBasedStateMachine):
         batching: Batching,
         caching: bool,
         long: int,
+        longest: int,
+        share: float,
     ) -> None:
         self.limits = Limits(
-            page_size, pages, seqs, budget, 40, 4, batching, frozenset({3}), chunk, caching, long_prompt_tokens=long
-        )
+            page_size, pages, seqs, budget, longest, 4, batching, frozenset({3}), chunk, caching, long_prompt_tokens=long,
+            max_pinned_pages=pinnable(pages, share if caching else 0.0, page_size, longest),
+        )  # fmt: skip
         self.scheduler = Scheduler(self.limits)
         self.open: dict[str, EngineRequest] = {}
         self.left: dict[str, set[int]] = {}
         self.produced: dict[tuple[str, int], int] = {}
         self.added, self.now = 0, 0.0
+        self.prompts: list[tuple[tuple[int, ...], bytes]] = []  # that may be pinned, with what their hashes begin with
+        self.hashes: dict[str, list[bytes]] = {}  # by the name of a pin
+        self.found: dict[str, list[int]] = {}  # the pages of each pin
 
     @rule(seed=st.integers(0, 2**32))
     def operate(self, seed: int) -> None:
         """Many operations for one draw: Hypothesis finds the sizes and shrinks the seed."""
         random = Random(seed)
         for _ in range(PER_RULE):
+            self.pin(random)
             match random.randrange(10):
                 case 0 | 1 | 2:
                     self.add(random)
@@ -88,6 +101,30 @@ class Machine(RuleBasedStateMachine):
             self.scheduler.add(request)
             self.open[request.request_id] = request
             self.left[request.request_id] = {0} if request.embed else set(range(request.n))
+            root = root_hash(request.cache_salt, "")
+            self.prompts = [*self.prompts[-20:], (request.prompt_token_ids, root)]
+
+    def pin(self, random: Random) -> None:
+        """Pin a prompt or end a pin, sometimes. Pages that were found for a pin before must be found still."""
+        pins = self.scheduler.pool.pins
+        living = pins.late(math.inf)
+        for name in living:
+            pages = self.scheduler.pool.find(self.hashes[name])
+            assert pages[: len(before := self.found.get(name, []))] == before
+            self.found[name] = pages
+        self.found = {name: self.found[name] for name in living}
+        if self.prompts and random.random() < 0.1:
+            tokens, root = random.choice(self.prompts)
+            name = f"{root!r} {tokens}"
+            self.hashes[name] = page_hashes(tokens, self.limits.page_size, root)
+            new = [digest for digest in self.hashes[name] if digest not in pins]
+            if pins.pages + len(new) <= pins.most:
+                self.scheduler.pin(name, tokens, root, self.now + random.randint(1, 200))
+            else:
+                with pytest.raises(PinRefused):
+                    self.scheduler.pin(name, tokens, root, self.now)
+        if living and random.random() < 0.05:
+            self.scheduler.pool.unpin(random.choice(living))
 
     def abort(self, request_id: str) -> None:
         assert self.scheduler.abort(request_id)
@@ -95,6 +132,7 @@ class Machine(RuleBasedStateMachine):
 
     def start_over(self) -> None:
         before, self.scheduler = self.scheduler, Scheduler(self.limits)
+        self.found = {}
         self.take(self.scheduler.inherit(before))
         assert all(sequence.first_scheduled is None for sequence in self.scheduler.waiting)
 
@@ -159,7 +197,7 @@ class Machine(RuleBasedStateMachine):
         assert known == set(self.open)
 
     def teardown(self) -> None:
-        """Whatever happened before, everything finishes and every page comes back."""
+        """Whatever happened before, everything finishes beside the pins, and with the last pin every page comes back."""
         if not hasattr(self, "scheduler"):
             return
         random = Random(0)
@@ -168,6 +206,7 @@ class Machine(RuleBasedStateMachine):
                 break
             self.step(random)
         assert not self.open
+        self.scheduler.expire(math.inf)
         assert self.scheduler.pool.available == self.scheduler.pool.total
 
 

@@ -18,6 +18,7 @@ from pagefleet_contract.headers import ATTEMPT_HEADER, REQUEST_ID_HEADER
 from pagefleet_engine.api.backend.drain import Drain
 from pagefleet_engine.api.backend.engine import EngineClient
 from pagefleet_engine.api.backend.models import Models
+from pagefleet_engine.api.backend.pins import PinnedPrompts
 from pagefleet_engine.api.base.auth import Keys
 from pagefleet_engine.api.base.connections import Connections
 from pagefleet_engine.api.base.errors import ApiError, last_attempt
@@ -27,6 +28,7 @@ from pagefleet_engine.api.endpoints.completions import Completions
 from pagefleet_engine.api.endpoints.embeddings import Embeddings
 from pagefleet_engine.api.endpoints.health import HealthEndpoints
 from pagefleet_engine.api.endpoints.messages import Messages
+from pagefleet_engine.api.endpoints.pins import Pins
 from pagefleet_engine.api.endpoints.responses import Responses
 from pagefleet_engine.api.endpoints.scores import Scores
 from pagefleet_engine.api.endpoints.tokens import Tokens
@@ -47,7 +49,7 @@ BACKLOG = 1024
 # What uses the engine, and is refused while it cannot serve.
 INFERENCE = frozenset({
     "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
-    "/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score", "/tokenize", "/detokenize",
+    "/v1/embeddings", "/v1/cache/pin", "/v1/rerank", "/rerank", "/v1/score", "/score", "/tokenize", "/detokenize",
 })  # fmt: skip
 ANTHROPIC = "/v1/messages"  # the paths with Anthropic's form of errors begin so
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -84,7 +86,10 @@ class Server:
         self._client = EngineClient(config.engine, self._metrics)
         self._drain = Drain(config.drain_timeout, lambda: self._client.open)
         self._models = Models(config.served_model_names, config.engine.adapters)
-        self._admin = Admin(self._client, self._models, self._metrics, config.adapter_root, self._drain.begin)
+        self._pinned = PinnedPrompts()
+        self._admin = Admin(
+            self._client, self._models, self._pinned, self._metrics, config.adapter_root, self._drain.begin
+        )
         self._connections: Connections | None = None
         self._traces = traces.start(os.environ)
 
@@ -142,6 +147,7 @@ class Server:
         tokens = Tokens(planner, loaded, self._models)
         turns = Turns(planner, client, loaded, metrics, config.write_timeout)
         responses, messages = Responses(turns), Messages(turns, self._models)
+        pins = Pins(planner, client, loaded, metrics, self._pinned, config.engine.page_size)
         observation = HealthEndpoints(client, self._models, metrics, self._unready)
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._outermost])
         post, get = app.router.add_post, app.router.add_get
@@ -154,6 +160,9 @@ class Server:
         post("/v1/messages", messages.create)
         post("/v1/messages/count_tokens", messages.count_tokens)
         post("/v1/embeddings", embeddings.answer)
+        post("/v1/cache/pin", pins.create)
+        get("/v1/cache/pins", pins.list)
+        app.router.add_delete("/v1/cache/pins/{pin}", pins.delete)
         for prefix in ("/v1", ""):  # vLLM and its clients use both
             post(f"{prefix}/rerank", scores.rerank)
             post(f"{prefix}/score", scores.score)

@@ -1,7 +1,8 @@
 """The page pool: the owners of each KV page, the released pages that still hold a known prefix, the order of their reuse.
 
 Pages are integers; their contents are the runner's. Automatic prefix caching follows vLLM's design: a full page is
-known by the chained hash of all tokens up to its end; a released page keeps its hash and is reused in LRU order.
+known by the chained hash of all tokens up to its end; a released page keeps its hash and is reused in LRU order, unless
+it is pinned (core/pins.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
+
+from pagefleet_engine.core.pins import Pins
 
 
 class PageError(RuntimeError):
@@ -39,12 +42,15 @@ def root_hash(salt: str, scope: str) -> bytes:
 
 
 class PagePool:
-    """`total` pages. Every page is blank (free, unknown), cached (free, known by hash) or held (by >= 1 owner)."""
+    """`total` pages. Every page is blank (free, unknown), cached (free, known by hash), kept (without an owner, but pinned: it
+    is not reused) or held (by >= 1 owner). `pinnable` is how many pages may be pinned.
+    """
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, pinnable: int = 0) -> None:
         if total < 1:
             raise PageError(f"a pool needs at least one page, not {total}")
-        self.total = total
+        self.total, self.pins = total, Pins(pinnable)
+        self._kept: set[int] = set()
         self._blank: deque[int] = deque(range(total))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._owners = [0] * total
@@ -58,6 +64,10 @@ class PagePool:
     @property
     def cached(self) -> int:
         return len(self._cached)
+
+    @property
+    def kept(self) -> int:
+        return len(self._kept)
 
     @property
     def available(self) -> int:
@@ -89,12 +99,13 @@ class PagePool:
         return [(page, self._hash_of[page]) for page in islice(self._cached, count)]
 
     def hold(self, pages: Iterable[int]) -> None:
-        """One more owner for pages that are held or cached. Raises PageError for a blank page."""
+        """One more owner for pages that are held, cached or kept. Raises PageError for a blank page."""
         for page in pages:
             if self._owners[page] == 0:
-                if page not in self._cached:
+                if page not in self._hash_of:
                     raise PageError(f"page {page} is blank: nothing in it to hold")
-                del self._cached[page]
+                self._cached.pop(page, None)
+                self._kept.discard(page)
             self._owners[page] += 1
 
     def release(self, pages: Sequence[int]) -> None:
@@ -104,10 +115,28 @@ class PagePool:
                 raise PageError(f"page {page} is released twice")
             self._owners[page] -= 1
             if self._owners[page] == 0:
-                if page in self._hash_of:
-                    self._cached[page] = None
-                else:
+                if page not in self._hash_of:
                     self._blank.append(page)
+                elif self._hash_of[page] in self.pins:
+                    self._kept.add(page)
+                else:
+                    self._cached[page] = None
+
+    def pin(self, name: str, hashes: Sequence[bytes], until: float) -> None:
+        """Keep the pages of these hashes, those to come too. Raises PinRefused."""
+        for digest in self.pins.add(name, hashes, until):
+            page = self._page_of.get(digest)
+            if page is not None and page in self._cached:
+                del self._cached[page]
+                self._kept.add(page)
+
+    def unpin(self, name: str) -> None:
+        """Forget a pin, known or not: its pages are reused last, the head of its prefix after the tail."""
+        for digest in reversed(self.pins.remove(name)):
+            page = self._page_of.get(digest)
+            if page is not None and page in self._kept:
+                self._kept.remove(page)
+                self._cached[page] = None
 
     def register(self, page: int, digest: bytes) -> None:
         """Make a held, full page findable. The first page with a content keeps the name."""
@@ -127,14 +156,21 @@ class PagePool:
         return pages
 
     def check(self) -> None:
-        """Raises PageError unless blank + cached + held = total and every index agrees."""
+        """Raises PageError unless blank + cached + kept + held = total and every index agrees."""
         held = sum(1 for owners in self._owners if owners > 0)
-        if self.blank + self.cached + held != self.total:
-            raise PageError(f"{self.blank} blank + {self.cached} cached + {held} held != {self.total}")
-        free = [*self._blank, *self._cached]
+        if self.blank + self.cached + self.kept + held != self.total:
+            counted = f"{self.blank} blank + {self.cached} cached + {self.kept} kept + {held} held"
+            raise PageError(f"{counted} != {self.total}")
+        free = [*self._blank, *self._cached, *self._kept]
         if len(set(free)) != len(free) or any(self._owners[page] for page in free):
             raise PageError("a free page is listed twice or has an owner")
         if {page: digest for digest, page in self._page_of.items()} != self._hash_of:
             raise PageError("the hash index and the pages disagree")
-        if any(page not in self._hash_of for page in self._cached):
-            raise PageError("a cached page has no hash")
+        if any(page not in self._hash_of for page in (*self._cached, *self._kept)):
+            raise PageError("a cached or kept page has no hash")
+        if any(self._hash_of[page] in self.pins for page in self._cached):
+            raise PageError("a pinned page may be reused")
+        if any(self._hash_of[page] not in self.pins for page in self._kept):
+            raise PageError("a page is kept without a pin")
+        if self.pins.pages > self.pins.most:
+            raise PageError(f"{self.pins.pages} pages are pinned, allowed are {self.pins.most}")

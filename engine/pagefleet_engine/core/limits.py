@@ -15,7 +15,7 @@ class Limits:
     """The limits of one scheduler. Sizes in tokens, sequences and pages; `eos_token_ids` end a sequence unless it ignores them.
 
     A prompt of more than `long_prompt_tokens` is computed `max_chunk_tokens` a step, so that the streams beside it keep
-    their pace; a shorter one as the step's budget has room.
+    their pace; a shorter one as the step's budget has room. At most `max_pinned_pages` are pinned.
 
     Raises ValueError for sizes with which no step could ever compute anything.
     """
@@ -32,6 +32,7 @@ class Limits:
     prefix_caching: bool = True
     policy: Policy = Policy.PRIORITY
     long_prompt_tokens: int = 0
+    max_pinned_pages: int = 0
 
     def __post_init__(self) -> None:
         for name in ("page_size", "pages", "max_num_seqs", "max_num_batched_tokens", "max_chunk_tokens", "vocab_size"):
@@ -74,3 +75,8 @@ class Limits:
         if min(longest, self.max_model_len) > self.capacity:
             return f"prompt and output may need more than the {self.capacity} tokens of the KV cache"
         return None
+
+
+def pinnable(pages: int, share: float, page_size: int, max_model_len: int) -> int:
+    """Return how many of `pages` may be pinned: their share, but none that the longest request needs."""
+    return max(0, min(int(pages * share), pages - -(-max_model_len // page_size)))

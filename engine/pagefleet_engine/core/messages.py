@@ -48,6 +48,27 @@ class Wake(msgspec.Struct, tag=True, frozen=True):
     id: int
 
 
+class Pin(msgspec.Struct, tag=True, frozen=True):
+    """Keep the full pages of `tokens`, those that are still to be computed too, until a time of the engine's monotonic clock.
+
+    Requests of the same `adapter` and `cache_salt` find them. A second pin of a `name` makes it last longer.
+    """
+
+    id: int
+    name: str
+    tokens: tuple[int, ...]
+    adapter: str | None
+    cache_salt: str
+    until: float
+
+
+class Unpin(msgspec.Struct, tag=True, frozen=True):
+    """Forget a pin, known or not."""
+
+    id: int
+    name: str
+
+
 class Done(msgspec.Struct, tag=True, frozen=True):
     """The answer to a command; `error` says why it could not be carried out."""
 
@@ -83,8 +104,8 @@ class EngineStep(msgspec.Struct, tag=True, frozen=True):
     received: int = 0
 
 
-Command = LoadAdapter | UnloadAdapter | Sleep | Wake
-ToEngine = Add | Abort | LoadAdapter | UnloadAdapter | Sleep | Wake
+Command = LoadAdapter | UnloadAdapter | Sleep | Wake | Pin | Unpin
+ToEngine = Add | Abort | Command
 FromEngine = Ready | Failed | EngineStep | Done
 _encoder = msgspec.msgpack.Encoder()
 to_engine: Final = msgspec.msgpack.Decoder(ToEngine)

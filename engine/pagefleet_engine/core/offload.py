@@ -60,8 +60,8 @@ class HostIndex:
 class OffloadPool(PagePool):
     """A PagePool that stores on the host the pages that it gives up. The caller that copies `moves` clears them."""
 
-    def __init__(self, total: int, places: int) -> None:
-        super().__init__(total)
+    def __init__(self, total: int, places: int, pinnable: int = 0) -> None:
+        super().__init__(total, pinnable)
         self.host = HostIndex(places)
         self.moves: list[Move] = []
 

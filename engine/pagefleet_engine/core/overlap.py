@@ -38,7 +38,7 @@ class OverlapScheduler(Scheduler):
         super().__init__(limits)
         self._offload: OffloadPool | None = None
         if host_places:
-            self.pool = self._offload = OffloadPool(limits.pages, host_places)
+            self.pool = self._offload = OffloadPool(limits.pages, host_places, limits.max_pinned_pages)
         self._launched: LaunchedStep | None = None
 
     @property

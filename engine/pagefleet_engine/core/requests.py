@@ -160,6 +160,7 @@ class EngineConfig:
     kernels: str = "auto"
     device: str = "cpu"
     tensor_parallel_size: int = 1
+    max_pinned_pages_share: float = 0.25  # of the KV pages
     kv_offload_memory: int = 0  # bytes of the host for cached pages, of all ranks together
     nodes: int = 1  # machines that the ranks are on, equally many on each
     master_port: int = MASTER_PORT  # where the first of several waits for the others
@@ -167,7 +168,8 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """The engine's load, and its counters. pages_free + pages_cached + pages held by running requests = pages_total.
+    """The engine's load, and its counters. pages_free + pages_cached + pages held by running requests + pages that only pins keep
+    = pages_total. `pages_pinned` counts what `pins` keep and requests hold as well; at most `pages_pinnable`.
 
     The adapters are the names that running and waiting requests asked for, in the order of the alphabet.
     """
@@ -188,3 +190,6 @@ class EngineStats:
     accepted_tokens: int = 0
     running_adapters: tuple[str, ...] = ()
     waiting_adapters: tuple[str, ...] = ()
+    pins: int = 0
+    pages_pinned: int = 0
+    pages_pinnable: int = 0

@@ -12,6 +12,7 @@ Static batching is here for comparisons only: a batch runs to completion before 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 
 from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_hash
 from pagefleet_engine.core.limits import Limits
@@ -32,7 +33,7 @@ class Scheduler:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.limits, self.pool = limits, PagePool(limits.pages)
+        self.limits, self.pool = limits, PagePool(limits.pages, limits.max_pinned_pages)
         self.waiting: list[TokenSequence] = []
         self.running: list[TokenSequence] = []
         self.copies: list[tuple[int, int]] = []
@@ -68,7 +69,9 @@ class Scheduler:
         return tuple(sequence.index for sequence in sequences)
 
     def expire(self, now: float) -> list[TokenOutput]:
-        """End the requests whose deadline has passed. `now` is seconds of the clock of the requests' arrival."""
+        """End the requests whose deadline has passed, and the pins. `now` is seconds of the clock of the requests' arrival."""
+        for name in self.pool.pins.late(now):
+            self.pool.unpin(name)
         late = [
             sequence
             for sequence in (*self.running, *self.waiting)
@@ -79,12 +82,17 @@ class Scheduler:
             outputs += self._end(sequence, Finish.DEADLINE)
         return outputs
 
+    def pin(self, name: str, tokens: Sequence[int], root: bytes, until: float) -> None:
+        """Keep the full pages of a prefix, once they are computed, until a time. Raises PinRefused."""
+        self.pool.pin(name, page_hashes(tokens, self.limits.page_size, root), until)
+
     def fail(self, request_id: str) -> list[TokenOutput]:
         """End a request that cannot be computed, with all its answers."""
         return [output for one in self._by_id.get(request_id, []) for output in self._end(one, Finish.ERROR)]
 
     def inherit(self, other: Scheduler) -> list[TokenOutput]:
-        """Take over the requests of `other` that no step has computed anything of, and end the rest."""
+        """Take over the pins of `other`, and its requests that no step has computed anything of; end the rest."""
+        self.pool.pins = other.pool.pins
         outputs: list[TokenOutput] = []
         for sequence in (*other.running, *other.waiting):
             if sequence.first_scheduled is not None:
@@ -141,11 +149,11 @@ class Scheduler:
         return outputs
 
     def check(self) -> None:
-        """Raises PageError unless blank + cached + held = total and exactly the running sequences hold pages."""
+        """Raises PageError unless blank + cached + kept + held = total and exactly the running sequences hold pages."""
         self.pool.check()
         held = {page for sequence in self.running for page in sequence.pages}
-        if self.pool.available + len(held) != self.pool.total:
-            raise PageError(f"{self.pool.total - self.pool.available} pages are held, {len(held)} have a sequence")
+        if (known := self.pool.total - self.pool.available - self.pool.kept) != len(held):
+            raise PageError(f"{known} pages are held, {len(held)} have a sequence")
         owners = sum(len(sequence.pages) for sequence in self.running)
         if owners != self.pool.owners:
             raise PageError(f"the pool counts {self.pool.owners} owners, the sequences hold {owners} pages")

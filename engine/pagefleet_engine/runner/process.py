@@ -24,14 +24,16 @@ from pagefleet_engine.core.messages import (
     Failed,
     Frames,
     LoadAdapter,
+    Pin,
     Ready,
     Sleep,
     UnloadAdapter,
+    Unpin,
     Wake,
     frame,
     to_engine,
 )
-from pagefleet_engine.core.requests import EngineConfig, Finish, TokenOutput
+from pagefleet_engine.core.requests import EngineConfig, EngineStats, Finish, TokenOutput
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common import machine
 from pagefleet_engine.runner.common.recovery import report
@@ -55,14 +57,17 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
         return EXIT_CONFIGURATION
     if (stored := engine.description["weights"]) not in PLAIN:
         report(f"the checkpoint's quantised weights: {stored}", level="info")
-    capacity = engine.stats().pages_total * config.page_size
-    ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, engine.stats())
+    stats = engine.stats()
+    _report_pinnable(stats, config, engine.max_model_len)
+    capacity = stats.pages_total * config.page_size
+    ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, stats)
     connection.sendall(frame(ready))
     frames, received, trimmed = Frames(), 0, time.monotonic()
     while True:
         refused: list[TokenOutput] = []
         changed = False
-        while select.select([connection], [], [], 0 if engine.has_work() or changed else None)[0]:
+        idle = None if (end := engine.next_end()) is None else max(0.0, end - time.monotonic())
+        while select.select([connection], [], [], 0 if engine.has_work() or changed else idle)[0]:
             data = connection.recv(READ_BYTES)
             if not data:
                 return 0
@@ -77,6 +82,15 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
         connection.sendall(
             frame(EngineStep(outputs, engine.stats(), time.monotonic() - began, *engine.computed, received))
         )
+
+
+def _report_pinnable(stats: EngineStats, config: EngineConfig, max_model_len: int) -> None:
+    """Report that fewer pages can be pinned than the flag says."""
+    asked = int(stats.pages_total * config.max_pinned_pages_share)
+    if config.prefix_caching and stats.pages_pinnable < asked:
+        left = f"{stats.pages_pinnable} and not {asked} of {stats.pages_total} pages can be pinned"
+        room = f"so that a request of {max_model_len} tokens has room beside them"
+        report(f"--max-pinned-pages-share: {left}, {room}", level="info")
 
 
 def _take(engine: AnyEngine, body: bytes, connection: socket.socket) -> list[TokenOutput]:
@@ -109,6 +123,10 @@ def _carry_out(engine: AnyEngine, command: Command) -> str | None:
                 engine.sleep(level)
             case Wake():
                 engine.wake()
+            case Pin():
+                engine.pin(command)
+            case Unpin(_, name):
+                engine.unpin(name)
     except (ValueError, RuntimeError, ModelError) as error:
         return str(error)
     return None

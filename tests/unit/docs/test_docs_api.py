@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pagefleet_engine.api.endpoints import openapi
-from pagefleet_engine.api.parameters import others
+from pagefleet_engine.api.parameters import others, pins
 from pagefleet_engine.api.parameters.fields import Table
 from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, NOT_SUPPORTED
 from pagefleet_engine.api.protocols import message_request, response_request
@@ -19,6 +19,7 @@ COLUMNS: Mapping[str, tuple[Table, Mapping[str, tuple[Any, ...]]]] = {
     "chat": (CHAT, NOT_SUPPORTED),
     "responses": (response_request.TABLE, response_request.NOT_SUPPORTED),
     "messages": (message_request.TABLE, message_request.NOT_SUPPORTED),
+    "pin": ({**pins.PIN_PROMPT, **pins.PIN_CHAT}, {}),
     "embeddings": (others.EMBEDDING, others.EMBEDDING_NOT_SUPPORTED),
     "rerank": (others.RERANK, others.SCORE_NOT_SUPPORTED),
     "score": (others.SCORE, others.SCORE_NOT_SUPPORTED),

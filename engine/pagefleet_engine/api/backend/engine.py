@@ -30,6 +30,7 @@ from pagefleet_engine.core.messages import (
     FromEngine,
     Ready,
     ToEngine,
+    Unpin,
     frame,
     from_engine,
 )
@@ -195,6 +196,10 @@ class EngineClient:
         if one is not None and index in one.left:
             one.left.discard(index)
             self._send(Abort(request_id, index))
+
+    def unpin(self, name: str) -> None:
+        """Forget a pin of the engine, known or not."""
+        self._send(Unpin(next(self._numbers), name))
 
     async def command(self, make: Callable[[int], Command]) -> str | None:
         """Send a command, `make` given its number. Returns why it could not be carried out. Raises EngineDied."""

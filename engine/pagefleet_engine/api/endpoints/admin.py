@@ -14,6 +14,7 @@ from aiohttp import web
 
 from pagefleet_engine.api.backend.engine import EngineClient, EngineDied
 from pagefleet_engine.api.backend.models import Models
+from pagefleet_engine.api.backend.pins import PinnedPrompts
 from pagefleet_engine.api.base.errors import ApiError, invalid
 from pagefleet_engine.api.base.logs import log
 from pagefleet_engine.api.observability.metrics import Metrics
@@ -28,11 +29,12 @@ class Admin:
         self,
         client: EngineClient,
         models: Models,
+        pinned: PinnedPrompts,
         metrics: Metrics,
         adapter_root: Path | None,
         drain: Callable[[], None],
     ) -> None:
-        self._client, self._models, self._metrics = client, models, metrics
+        self._client, self._models, self._pinned, self._metrics = client, models, pinned, metrics
         self._root, self._drain = adapter_root, drain
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[web.Response]] = set()
@@ -75,6 +77,7 @@ class Admin:
             raise
         finally:
             self._metrics.asleep.set(self.sleeping)
+        self._pinned.clear()
         log("info", f"sleeps at level {level}")
         return web.json_response({"is_sleeping": True})
 
@@ -95,6 +98,8 @@ class Admin:
         self._models.check_loaded(name)
         await self._command(lambda number: UnloadAdapter(number, name), 409, "adapter_in_use", "lora_name")
         self._models.remove(name)
+        for pin in self._pinned.remove_model(name):
+            self._client.unpin(pin)
         log("info", f"unloaded the adapter {name}")
         return web.json_response({"id": name, "object": "model", "deleted": True})
 

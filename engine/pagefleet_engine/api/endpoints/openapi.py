@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from pagefleet_engine.api.parameters import others
+from pagefleet_engine.api.parameters import others, pins
 from pagefleet_engine.api.parameters.body import TIMEOUT_HEADER
 from pagefleet_engine.api.parameters.fields import Table
 from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, MAX_TIMEOUT_SECONDS, NOT_SUPPORTED
@@ -42,6 +42,11 @@ RESPONSE: Json = {
 MESSAGE: Json = {
     "type": "object", "required": ["id", "type", "role", "model", "content", "stop_reason", "usage"],
     "properties": {"type": {"const": "message"}, "content": {"type": "array", "items": {"type": "object"}}},
+}  # fmt: skip
+PIN: Json = {
+    "type": "object", "required": ["id", "object", "model", "tokens", "pages", "pinned_tokens", "expires_at"],
+    "properties": {"id": {"type": "string"}, "object": {"const": "cache.pin"}, "model": {"type": "string"},
+                   **{name: {"type": "integer"} for name in ("tokens", "pages", "pinned_tokens", "expires_at")}},
 }  # fmt: skip
 ANTHROPIC_ERROR: Json = {
     "type": "object", "required": ["type", "error"],
@@ -148,6 +153,9 @@ def _inference(models: Sequence[str]) -> Json:
                 operation["responses"][str(status)]["content"]["application/json"]["schema"] = ANTHROPIC_ERROR
         paths[path] = {"post": {**operation, "parameters": [header]}}
     paths |= _stored_responses()
+    pinned = {"anyOf": [_body(table, {}, models) for table in (pins.PIN_PROMPT, pins.PIN_CHAT)]}
+    paths["/v1/cache/pin"] = {"post": {**_operation(PIN, (*GENERATES, 403, 409), pinned), "parameters": [header]}}
+    paths |= _pins()
     paths["/tokenize"] = {"post": _operation(tokens, READS, tokenize)}
     paths["/detokenize"] = {"post": _operation(_object(["prompt"]), READS, _body(others.DETOKENIZE, {}, models))}
     return paths
@@ -167,6 +175,18 @@ def _stored_responses() -> Json:
         "/v1/responses/{response}/input_items": {
             "get": {**_operation(_object(["object", "data"]), (401, 404)), **named},
         },
+    }
+
+
+def _pins() -> Json:
+    named = {
+        "parameters": [{"name": "pin", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}]
+    }
+    several = {"type": "object", "required": ["object", "data"],
+               "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": PIN}}}  # fmt: skip
+    return {
+        "/v1/cache/pins": {"get": _operation(several, (401,))},
+        "/v1/cache/pins/{pin}": {"delete": {**_operation(_object(["id", "deleted"]), (401, 404)), **named}},
     }
 
 

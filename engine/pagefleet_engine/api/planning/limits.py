@@ -12,13 +12,18 @@ from pagefleet_engine.api.parsing.registry import Style
 
 @dataclass(frozen=True)
 class Limits:
-    """Caps of this server; None means the model's own. `queued_tokens` are prompt tokens without an answer yet."""
+    """Caps of this server; None means the model's own. `queued_tokens` are prompt tokens without an answer yet.
+
+    `pin_tokens` are those of one pinned prompt, None for as many as all pins may have; `pin_seconds` how long a pin may last.
+    """
 
     prompt_tokens: int | None
     output_tokens: int | None
     queued: int
     queued_tokens: int | None = None
     n: int = 16
+    pin_tokens: int | None = None
+    pin_seconds: int = 86400
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Planner:
     def __init__(
         self, client: EngineClient, tokenizer: Tokenizer, models: Models, limits: Limits, rules: Rules
     ) -> None:
-        self._client, self._tokenizer, self._models, self._limits = client, tokenizer, models, limits
+        self._client, self._tokenizer, self._models, self.limits = client, tokenizer, models, limits
         self.rules, self.grammars = rules, Grammars(tokenizer)
         found = detected(tokenizer.chat.default) if rules.reasoning is Reasoning.AUTO else rules.reasoning
         self._dialect = Dialect(Style.OPENAI if found is Reasoning.OPENAI_GPTOSS else rules.tool_style, found)
@@ -95,7 +95,7 @@ class Planner:
     def check_length(self, tokens: int, param: str) -> None:
         """Raises ApiError (400)."""
         length = self.longest()
-        most = min(self._limits.prompt_tokens or length, length - 1)
+        most = min(self.limits.prompt_tokens or length, length - 1)
         if tokens > most:
             message = f"the prompt has {tokens} tokens, allowed are {most}"
             raise invalid(param, message, "context_length_exceeded")
@@ -113,7 +113,7 @@ class Planner:
 
     def admit(self, requests: tuple[EngineRequest, ...]) -> None:
         """Raises ApiError (429) when the queue has no room for them."""
-        limits, client = self._limits, self._client
+        limits, client = self.limits, self._client
         answers = sum(request.n for request in requests)
         if client.waiting_with(answers) > limits.queued:
             raise ApiError(
@@ -125,7 +125,7 @@ class Planner:
             raise ApiError(429, message, code="queue_full", retry_after=1)
 
     def _check(self, parameters: Parameters) -> None:
-        most = self._limits.n
+        most = self.limits.n
         if parameters.best_of > most:
             name = "n" if parameters.n > most else "best_of"
             raise invalid(name, f"{name} is {max(parameters.n, parameters.best_of)}, allowed are {most}")
@@ -176,7 +176,7 @@ class Planner:
 
     def _sampling(self, parameters: Parameters, prompt: int, grammar: Grammar | None) -> SamplingParams:
         longest = self.longest()
-        most = min(self._limits.output_tokens or longest, longest - prompt)
+        most = min(self.limits.output_tokens or longest, longest - prompt)
         requested, name = parameters.max_tokens, parameters.max_tokens_name
         least = parameters.min_tokens
         if requested is not None and requested > most:

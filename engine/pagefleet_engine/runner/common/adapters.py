@@ -25,11 +25,13 @@ class Adapters:
 
     def versioned(self, request: EngineRequest) -> EngineRequest:
         """Raises ValueError when the request's adapter is not loaded."""
-        if request.adapter is None:
-            return request
-        if request.adapter not in self._versions:
-            raise ValueError(f"there is no adapter {request.adapter!r}")
-        return replace(request, adapter=self._versions[request.adapter])
+        return replace(request, adapter=self.version(request.adapter))
+
+    def version(self, name: str | None) -> str | None:
+        """Return an adapter's newest version, None for no adapter. Raises ValueError when it is not loaded."""
+        if name is not None and name not in self._versions:
+            raise ValueError(f"there is no adapter {name!r}")
+        return None if name is None else self._versions[name]
 
     def load(self, name: str, path: str, used: Collection[str]) -> None:
         """Raises ValueError when it cannot be used. `used`: versions that open requests need."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagefleet_engine.core.limits import Limits
+from pagefleet_engine.core.limits import Limits, pinnable
 from pagefleet_engine.core.requests import Batching, EngineConfig, EngineStats, Policy
 from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.sequence import TokenSequence
@@ -31,6 +31,9 @@ def engine_stats(scheduler: Scheduler, page_size: int, steps: int) -> EngineStat
         accepted_tokens=scheduler.accepted,
         running_adapters=_adapters(scheduler.running),
         waiting_adapters=_adapters(scheduler.waiting),
+        pins=len(scheduler.pool.pins),
+        pages_pinned=scheduler.pool.pins.pages,
+        pages_pinnable=scheduler.pool.pins.most,
     )
 
 
@@ -58,6 +61,7 @@ def longest(config: EngineConfig, model: ModelConfig) -> int:
 
 def limits(config: EngineConfig, model: ModelConfig, pages: int, max_model_len: int) -> Limits:
     """Raises ModelError for sizes with which nothing could be computed."""
+    share = config.max_pinned_pages_share if config.prefix_caching else 0
     try:
         return Limits(
             page_size=config.page_size,
@@ -72,6 +76,7 @@ def limits(config: EngineConfig, model: ModelConfig, pages: int, max_model_len: 
             eos_token_ids=frozenset(model.eos_token_ids),
             prefix_caching=config.prefix_caching,
             policy=Policy(config.scheduling_policy),
+            max_pinned_pages=pinnable(pages, share, config.page_size, max_model_len),
         )
     except ValueError as error:
         raise ModelError("spec.engine.args", str(error)) from error

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import torch
 
+from pagefleet_engine.core.blocks import root_hash
+from pagefleet_engine.core.messages import Pin
 from pagefleet_engine.core.overlap import OverlapScheduler
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, TokenOutput
 from pagefleet_engine.core.work import Work
@@ -127,6 +129,21 @@ class DeviceEngine:
         """Raises ValueError when it is not loaded, or in use."""
         self._adapters.unload(name, self._in_use())
 
+    def pin(self, asked: Pin) -> None:
+        """Keep a prompt's pages until a time. Raises ValueError when they have no room or the adapter is not loaded."""
+        if self._asleep:
+            raise ValueError("the engine is asleep")
+        root = root_hash(asked.cache_salt, self._adapters.version(asked.adapter) or "")
+        self._scheduler.pin(asked.name, asked.tokens, root, asked.until)
+
+    def unpin(self, name: str) -> None:
+        """Forget a pin, known or not."""
+        self._scheduler.pool.unpin(name)
+
+    def next_end(self) -> float | None:
+        """Return when the first pin ends; None when none does."""
+        return None if self._asleep else self._scheduler.pool.pins.next_end()
+
     def sleep(self, level: int) -> None:
         """Give the KV pages back, and with level 2 the weights too. Raises ValueError when requests are open."""
         if self.has_work():
@@ -146,7 +163,7 @@ class DeviceEngine:
         return engine_stats(self._scheduler, self._config.page_size, self._steps)
 
     def check(self) -> None:
-        """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""
+        """Raises PageError unless free + cached + kept + held = total and exactly the running sequences hold pages."""
         self._scheduler.check()
 
     def close(self) -> None:
