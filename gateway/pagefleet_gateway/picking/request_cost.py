@@ -24,7 +24,7 @@ MEDIA_TOKENS = 1024  # about an image's or a recording's: its bytes say nothing 
 MAX_ANSWERS = 1024  # of one request, as far as its cost goes
 OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _NO_OUTPUT = re.compile(
-    r"/(?:embeddings|rerank|score|classify|pooling|tokenize|detokenize|count_tokens|input_tokens)(?:[?#]|$)"
+    r"/(?:embeddings|rerank|score|classify|pooling|tokenize|detokenize|count_tokens|input_tokens|cache/pin)(?:[?#]|$)"
 )
 _STATES_USAGE = re.compile(r"/(?:responses|messages)(?:[?#]|$)")  # their streams end with the usage, unasked
 

@@ -66,7 +66,7 @@ def route(snapshot: Snapshot, method: str, path: str, body: bytes, key: APIKey |
 def _by_model(snapshot: Snapshot, method: str, endpoint: str, body: bytes, key: APIKey | None) -> Service | Refusal:
     if endpoint.startswith("/models/"):
         model: object = endpoint.removeprefix("/models/")
-    elif method == "GET" and not body:
+    elif method in ("GET", "DELETE") and not body:
         models = [name for name in snapshot.by_model if _owners(snapshot, name, key)]
         if len(models) != 1:
             return _bad_request(

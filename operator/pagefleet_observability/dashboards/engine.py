@@ -66,7 +66,7 @@ PAGES = Row(
                 (f"sum({KV_PAGES_CACHED}{{{OF}}})", "hold a reusable prefix"),
                 (
                     f"sum({KV_PAGES}{{{OF}}} - {KV_PAGES_FREE}{{{OF}}} - {KV_PAGES_CACHED}{{{OF}}})",
-                    "held",
+                    "held or pinned",
                 ),
             ),
             "Of all replicas.",

@@ -109,6 +109,7 @@ class Pods:
     model: str
     folder: Path
     first: str = ""  # Python that runs before each API process
+    flags: tuple[str, ...] = ()
     serving: list[EnginePod] = field(default_factory=list)
     started: list[EnginePod] = field(default_factory=list)
     next: asyncio.Task[EnginePod] | None = None
@@ -128,7 +129,9 @@ class Pods:
 
     async def _start(self) -> EnginePod:
         number, port = len(self.started) + 1, free_port()
-        words = command(self.model, port, "--num-pages=2048", f"--max-num-seqs={AT_ONCE}", first=self.first)
+        words = command(
+            self.model, port, "--num-pages=2048", f"--max-num-seqs={AT_ONCE}", *self.flags, first=self.first
+        )
         variables = {
             **environment(),
             "OMP_NUM_THREADS": "1",
@@ -168,9 +171,11 @@ class Pods:
 
 
 @asynccontextmanager
-async def pods(fleet: Fleet, model: str, folder: Path, first: str = "", count: int = 2) -> AsyncIterator[Pods]:
+async def pods(
+    fleet: Fleet, model: str, folder: Path, first: str = "", count: int = 2, flags: tuple[str, ...] = ()
+) -> AsyncIterator[Pods]:
     """Run engines that serve."""
-    made = Pods(fleet, model, folder, first)
+    made = Pods(fleet, model, folder, first, flags)
     try:
         for _ in range(count):
             await made.join()

@@ -96,4 +96,5 @@ def test_a_message_s_system_prompt_is_a_part_of_its_prompt_and_its_stream_states
     assert costs[0].blocks[:2] == costs[1].blocks[:2] and len(costs[0].blocks) >= 2
     assert (costs[0].include_usage, costs[0].output_limit) == (True, 9)
     assert request_cost(b'{"messages": []}', "/v1/messages/count_tokens").answers == 0
+    assert request_cost(b'{"prompt": "x"}', "/team/chat/v1/cache/pin").answers == 0
     assert not request_cost(b'{"messages": []}', "/v1/chat/completions").include_usage

@@ -34,6 +34,7 @@ def snapshot(*services: Service) -> Snapshot:
         ("POST", "/v1/completions", b'{"model": "absent"}', (404, "model_not_found")),
         ("POST", "/v1/completions", b'{"model": "smol"}', TWIN),  # of equal age: by name
         ("GET", "/v1/models", b"", (400, "model_ambiguous")),
+        ("DELETE", "/v1/cache/pins/pin_1", b"", (400, "model_ambiguous")),
         ("POST", "/v1/completions", b'{"model": 3}', (400, "model_required")),
         ("POST", "/v1/completions", b"[1]", (400, "model_required")),
         ("POST", "/v1/completions", b"[" * 100_000, (400, "invalid_json")),
@@ -135,6 +136,7 @@ def test_the_claim_is_read_from_the_status() -> None:
 
 def test_one_service_answers_for_the_whole_gateway() -> None:
     assert route(snapshot(CODE), "GET", "/v1/models", b"") == CODE
+    assert route(snapshot(CODE), "DELETE", "/v1/cache/pins/pin_1", b"") == CODE
 
 
 def test_an_inference_service_is_read_in_full() -> None:
