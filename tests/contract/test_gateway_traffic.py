@@ -88,3 +88,7 @@ async def test_a_fallback_answers_and_says_so(fleet: Fleet) -> None:
     status, _, headers = await fleet.chat()
     assert (status, headers["x-pagefleet-revision"]) == (200, STABLE)
     assert "x-pagefleet-fallback" not in headers
+    counted = [
+        (piece["revision"], piece["fellBack"]) for piece in await fleet.windows(requests=1) if "fellBack" in piece
+    ]
+    assert counted == [(STABLE, 1)], "at the revision that had to be answered for; a refusal is no fallback"

@@ -334,6 +334,12 @@ SPEC_EXAMPLES = (
             "rollout.guard.errors": {"maxRate": "1%", "source": "Prometheus"},
         },
     ),
+    Example(
+        "spec.rollout.guard.fallbacks",
+        "needs spec.traffic.fallback",
+        {"rollout.guard.fallbacks": {"maxRate": "2%"}},
+        {"rollout.guard.fallbacks": {"maxRate": "2%"}, "traffic.fallback": {"service": "small"}},
+    ),
     *map(day, ("timeout", "firstTokenTimeout", "nextTokenTimeout")),
     *map(within, ("firstTokenTimeout", "nextTokenTimeout")),
     Example(

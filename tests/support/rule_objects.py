@@ -38,7 +38,14 @@ LENGTH = st.integers(1, 4)
 ADAPTER = st.fixed_dictionaries({"name": st.sampled_from(["a", "b", "c"]), "source": st.just("file:///a")})
 SCHEDULING = {"maxSequences": LENGTH, "tokensPerStep": LENGTH, "chunkTokens": LENGTH}
 SCHEDULE = st.fixed_dictionaries({}, optional={"min": st.integers(0, 6), "max": st.integers(1, 6)})
-ENGINE_GUARD = st.fixed_dictionaries({}, optional={"latency": st.lists(SIGNAL, max_size=2), "errors": ERRORS})
+ENGINE_GUARD = st.fixed_dictionaries(
+    {},
+    optional={
+        "latency": st.lists(SIGNAL, max_size=2),
+        "errors": ERRORS,
+        "fallbacks": st.just({"maxRate": "1%"}),
+    },
+)
 DURATIONS = st.sampled_from(["0s", "1ms", "1.5s", "59s", "5m", "5m1s", "10m", "1h30m", "24h", "24h1s"])
 NAMES = st.sampled_from(["a", "b"])
 LIMIT = st.fixed_dictionaries(
@@ -119,7 +126,13 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                 },
             ),
             "rollout": st.fixed_dictionaries({}, optional={"guard": ENGINE_GUARD}),
-            "traffic": st.fixed_dictionaries({}, optional={"provider": st.sampled_from(["Gateway", "GatewayAPI"])}),
+            "traffic": st.fixed_dictionaries(
+                {},
+                optional={
+                    "provider": st.sampled_from(["Gateway", "GatewayAPI"]),
+                    "fallback": st.just({"service": "b"}),
+                },
+            ),
             "scaling": st.fixed_dictionaries(
                 {},
                 optional={

@@ -67,6 +67,7 @@ COUNTS = {
     "client_errors": "clientErrors",
     "timeouts": "timeouts",
     "fallbacks": "fallbacks",
+    "fell_back": "fellBack",
     "forced": "forced",
     "forced_errors": "forcedErrors",
 }
@@ -90,7 +91,8 @@ class SliceCounts:
     retried: int = 0
     client_errors: int = 0
     timeouts: int = 0
-    fallbacks: int = 0
+    fallbacks: int = 0  # requests of another service that this one answered
+    fell_back: int = 0  # requests of this revision that another service answered
     forced: int = 0
     forced_errors: int = 0
     tokens: int = 0

@@ -137,6 +137,8 @@ class Windows:
     def _close(self, start: int, now: float) -> None:
         for group, count in self._ledger.take_opened().items():
             self._counts(group).started += count
+        for group, count in self._ledger.take_fell_back().items():
+            self._counts(group).fell_back += count
         for ticket in self._ledger.tickets():
             if not ticket.forced:
                 self._counts(ticket.group).add_in_flight(ticket, now)

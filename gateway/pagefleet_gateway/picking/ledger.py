@@ -119,13 +119,17 @@ class Ledger:
         self._changed: set[str] = set()  # the uids of pods whose counts have changed since `take_changed`
         self._attempts: dict[str, dict[str, AttemptEnd]] = {}  # by request and the pod's uid
         self._opened: Counter[Group] = Counter()  # since `take_opened`, without those that a header has forced
+        self._fell_back: Counter[Group] = Counter()  # since `take_fell_back`
 
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def open(self, request_id: str, ticket: Ticket) -> None:
+    def open(self, request_id: str, ticket: Ticket, instead_of: Group | None = None) -> None:
+        """Begin a request. `instead_of` are the requests that it would be among if it had not fallen back."""
         self.close(request_id)
         self._tickets[request_id] = ticket
+        if instead_of is not None:
+            self._fell_back[instead_of] += 1
         if not ticket.forced:
             self._opened[ticket.group] += 1
         counts = self._counts(ticket.choices[0].uid)
@@ -202,6 +206,11 @@ class Ledger:
         """Return how many requests were sent to a pod since the last call, by group."""
         opened, self._opened = self._opened, Counter()
         return opened
+
+    def take_fell_back(self) -> Counter[Group]:
+        """Return how many requests another service has to answer since the last call, by the group that they are missing in."""
+        fell_back, self._fell_back = self._fell_back, Counter()
+        return fell_back
 
     def record_first_token(self, request_id: str, seconds: float) -> Ticket | None:
         """Record the seconds from a request's last byte to the first token of its stream.

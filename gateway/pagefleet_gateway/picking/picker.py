@@ -19,7 +19,7 @@ from pagefleet_gateway.limits.charges import Charges, OpenCharge
 from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
 from pagefleet_gateway.picking.deaths import Content, content
 from pagefleet_gateway.picking.expected import LoadsAtPick
-from pagefleet_gateway.picking.ledger import Ledger, Ticket
+from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.refusals import (
     ends_engines,
@@ -145,11 +145,13 @@ class Picker:
         snapshot = self._state.snapshot
         service = snapshot.services.get(admitted.service.key, admitted.service)
         pick = self._pick(snapshot, service, request, cost, now)
+        instead_of: Group | None = None
         # One step only: a fallback's own fallback could lead in a circle.
         other = snapshot.services.get((service.namespace, service.fallback))
         if isinstance(pick, Refusal) and other is not None and other.key != service.key:
             instead = self._pick(snapshot, other, request, cost, now)
             if isinstance(instead, Pick):
+                instead_of = self._failing(snapshot, service, request, cost)
                 pick, service = replace(instead, fallback=f"{other.namespace}/{other.name}"), other
         if isinstance(pick, Pick):
             known = content(service.key, request.body)
@@ -157,7 +159,7 @@ class Picker:
             if isinstance(pick, Pick) and admitted.api_key:
                 pick = self._keyed(service, pick)
             if isinstance(pick, Pick):
-                self._ledger.open(request.id, self._ticket(admitted, service, pick, known, now))
+                self._ledger.open(request.id, self._ticket(admitted, service, pick, known, now), instead_of)
         # The gateway's keys are no engine's business.
         return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
 
@@ -183,6 +185,12 @@ class Picker:
         self._ledger.retries.retain(services)
         self._loads.retain(services)
         self.prefixes.retain({pod.cache for pod in self._state.pods})
+
+    def _failing(self, snapshot: Snapshot, service: Service, request: Request, cost: RequestCost) -> Group | None:
+        """Return the requests that one which falls back would be among. A gateway that chose the subset may be to blame."""
+        ready = [name for name, pods in snapshot.pods.get(service.key, {}).items() if pods]
+        revision = "" if request.subset is not None else self.splits.failing(service, ready, request.headers)
+        return Group(*service.key, revision, stratum(cost.prompt_tokens)) if revision else None
 
     def _keyed(self, service: Service, pick: Pick) -> Pick | Refusal:
         """Return the pick with the engine's own key: a client that has a key of the gateway has none of the engine's."""

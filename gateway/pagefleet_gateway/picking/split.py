@@ -67,6 +67,18 @@ class Splits:
             return live[0][0]
         return self._splits.setdefault(service.key, Split(self._rng)).draw(live)
 
+    def failing(self, service: Service, ready: Collection[str], headers: Mapping[str, str]) -> str:
+        """Return the revision that a request is drawn for which another service has to answer.
+
+        It is drawn from the `ready` revisions, whose pods are all full, or from all revisions while none is ready. Return ""
+        when no revision has a weight, and for a request that a header has sent to the canary: those count apart.
+        """
+        weights = tuple(entry for entry in service.weights if entry[1] > 0)
+        if not weights or canary_forced(service, headers):
+            return ""
+        full = tuple(entry for entry in weights if entry[0] in ready)
+        return self.choose(service, full or weights, headers, canary_live=False)
+
     def retain(self, services: Mapping[ServiceKey, Service]) -> None:
         """Forget services that are not among `services`."""
         self._splits = {key: split for key, split in self._splits.items() if key in services}

@@ -28,6 +28,7 @@ MEASURED = (
     "LatencyBound",
     "ErrorRate",
     "ClientErrors",
+    "Fallbacks",
     "FreePages",
     "Gate",
     "LoadTest",

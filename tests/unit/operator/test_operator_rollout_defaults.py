@@ -18,7 +18,7 @@ from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
 from pagefleet_operator.domain.status.status import Phase, Status
 
-MODEL = {"source": "file:///m"}
+OTHERS = {"model": {"source": "file:///m"}, "traffic": {"fallback": {"service": "small"}}}
 ALERTS = {"matchLabels": {"severity": "page"}}
 # A value of each field that differs from its default, and the typed fields that it decides.
 FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -33,6 +33,7 @@ SIGNALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "latency": ([{"signal": "e2e"}], ("latency",)),
     "errors": ({"maxRate": "3%", "source": "Engine"}, ("max_error_rate", "error_source")),
     "freePages": ({"min": "7%"}, ("free_pages",)),
+    "fallbacks": ({"maxRate": "2%"}, ("max_fallback_rate",)),
     "throughput": ({"maxDecrease": "15%"}, ("max_throughput_decrease",)),
     "promql": ([{"name": "a", "query": "up", "min": 1}], ("gates",)),
     "warmupRequests": (9, ("warmup_requests",)),
@@ -42,7 +43,7 @@ SIGNALS: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 
 def rollout(block: dict[str, Any] | None) -> Rollout:
-    parsed = parse({"model": MODEL} if block is None else {"model": MODEL, "rollout": block})
+    parsed = parse(OTHERS if block is None else {**OTHERS, "rollout": block})
     assert isinstance(parsed, Spec), parsed
     return parsed.rollout
 
@@ -129,7 +130,7 @@ def test_the_api_server_leaves_an_empty_guard_and_empty_steps_as_they_are_writte
 )
 def test_the_condition(block: dict[str, Any] | None, status: str, reason: str, words: str) -> None:
     cluster = Cluster(1)
-    cluster.spec = {"model": MODEL} if block is None else {"model": MODEL, "rollout": block}
+    cluster.spec = {**OTHERS} if block is None else {**OTHERS, "rollout": block}
     cluster.tick()
     guarded = cluster.condition("Guarded")
     assert (guarded.status, guarded.reason) == (status, reason)
@@ -145,10 +146,10 @@ def test_the_command_line_shows_the_steps_that_apply() -> None:
 
 
 def test_no_field_of_the_block_is_part_of_a_revision() -> None:
-    bare = parse({"model": MODEL})
+    bare = parse(OTHERS)
     assert isinstance(bare, Spec)
     for chosen in subsets(FIELDS):
-        parsed = parse({"model": MODEL, "rollout": {name: FIELDS[name][0] for name in chosen}})
+        parsed = parse({**OTHERS, "rollout": {name: FIELDS[name][0] for name in chosen}})
         assert isinstance(parsed, Spec)
         assert revision_hash(parsed.raw) == revision_hash(bare.raw)
 

@@ -229,6 +229,9 @@ def test_a_guard_that_does_not_listen_to_gateways_is_not_without_effect() -> Non
         guard = {"latency": latency, "errors": {"maxRate": "1%", "source": errors}}
         spec = spec_of(steps=[{"weight": 10}], guard=guard)
         assert ("spec.rollout.guard" in conditions(spec, GatewayApiReading(NEW))[ENFORCED][2]) is named
+    guard = {"latency": latency, "errors": {}, "throughput": {"maxDecrease": "15%"}}
+    spec = spec_of(steps=[{"weight": 10}], guard=guard)
+    assert "spec.rollout.guard" in conditions(spec, GatewayApiReading(NEW))[ENFORCED][2], "only gateways measure it"
 
 
 def test_behind_a_picker_queues_and_limits_have_their_effect() -> None:

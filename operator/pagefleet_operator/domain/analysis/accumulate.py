@@ -180,7 +180,8 @@ class Accumulator:
         for piece in pending:
             if piece.revision == self._scope.canary:
                 # By those that came: a canary that never answers is not warming up for ever.
-                before, self._canary_requests = self._canary_requests, self._canary_requests + piece.arrived
+                before = self._canary_requests
+                self._canary_requests += piece.arrived + piece.fell_back
                 if before >= self._scope.warm_up:
                     self._count(piece, of_canary=True)
                 else:
@@ -210,10 +211,12 @@ class Accumulator:
             period.canary_retried += piece.retried
             period.canary_client_errors += piece.client_errors
             period.canary_timeouts += piece.timeouts
+            period.canary_fell_back += piece.fell_back
         else:
             period.stable_arrived += piece.arrived
             period.stable_client_errors += piece.client_errors
             period.stable_timeouts += piece.timeouts
+            period.stable_fell_back += piece.fell_back
 
     def strata_of(self, test: SignalTest) -> dict[str, StratumSums]:
         """A signal's sums by stratum, in order, where the canary has been measured."""

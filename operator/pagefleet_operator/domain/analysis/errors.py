@@ -11,6 +11,9 @@ broken chat template) is a regression too, so an excess of the canary's 4xx is a
 convicts only when it is unmistakable: one client with bad requests must roll nothing back. With sticky sessions all
 requests of such a client come to one revision. Requests that a time limit ended are a signal `timeouts` in the same way: they are
 among the failures, but a canary that hangs is worse than its share of failures says.
+
+A request that `traffic.fallback` takes to another service reaches no pod of this one, so it is no failure here. The gateways count it at the
+revision that it is drawn for, and a guard with `fallbacks` judges the share of those requests in the same way.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.status.failure_record import FailureRecord, FailureTotals
 from pagefleet_operator.domain.status.status import SignalRecord
 
+FALLBACKS = "fallbacks"
 CONFIDENCE = 0.99
 MIN_REQUESTS = 20
 EXCESS_PART = 0.1  # of the error level of `errors` is for each of EXCESSES
@@ -65,18 +69,49 @@ def judge(
 ) -> Verdict:
     """Judge the new periods with what is stored, at the error level `level` for errors and EXCESSES together."""
     evidence = gather(stored, subject, periods)
-    total, recent, max_rate = evidence.now.total, evidence.now.recent, evidence.now.limit
     own_level = (1 - EXCESS_PART * len(EXCESSES)) * level
-    log = evidence.log(own_level)
+    verdict = _judge_share(_Wording("errors", "ErrorRate", "failed", "fails as often"), evidence, own_level)
+    gathered = [(excess, excess.evidence(stored, subject, periods)) for excess in EXCESSES]
+    others = [_judge_excess(excess, own, EXCESS_PART * level) for excess, own in gathered]
+    worst = worst_of([verdict, *(other for other in others if other is not None)])
+    return replace(worst, failures=(evidence.settled, *(own.settled for _, own in gathered)))
+
+
+def judge_fallbacks(
+    stored: Collection[FailureRecord], subject: Subject, periods: Mapping[int, FailureCounts], level: float
+) -> Verdict:
+    """Judge the requests that another service answered, as `judge` judges the failed ones.
+
+    What a period adds is bounded: pods that are not ready for half a minute roll nothing back.
+    """
+    evidence = gather(stored, replace(subject, ceiling=MAX_PERIOD_LOG), periods, _of_fallbacks)
+    wording = _Wording(FALLBACKS, "Fallbacks", "were answered by the fallback service", "falls back as often")
+    return replace(_judge_share(wording, evidence, level), failures=(evidence.settled,))
+
+
+@dataclass(frozen=True)
+class _Wording:
+    """The names of a signal and of its rollback, what became of the requests, and the excuse that the stable does the same."""
+
+    signal: str
+    reason: str
+    text: str
+    excuse: str
+
+
+def _judge_share(wording: _Wording, evidence: FailureEvidence, level: float) -> Verdict:
+    """Judge a share of the canary's requests by its limit and by the stable's share at the same time."""
+    total, recent, max_rate = evidence.now.total, evidence.now.recent, evidence.now.limit
+    log, name = evidence.log(level), wording.signal
     value = value_of(log)
-    regressed = log >= math.log(1 / own_level)
+    regressed = log >= math.log(1 / level)
     shown = recent if regressed else total
     rate = shown.canary_failed / shown.canary if shown.canary else 0.0
-    text = f"errors: {_sentence(shown, rate, max_rate)}"
+    text = f"{name}: {_sentence(wording.text, shown, rate, max_rate)}"
     if regressed:
         outcome, message = Outcome.REGRESSED, f"{text}; within {evidence.seconds:.0f} s"
     elif total.canary < MIN_REQUESTS:
-        outcome, message = Outcome.INCONCLUSIVE, f"errors: {total.canary} of the {MIN_REQUESTS} requests needed"
+        outcome, message = Outcome.INCONCLUSIVE, f"{name}: {total.canary} of the {MIN_REQUESTS} requests needed"
     else:
         outcome, message = Outcome.PASSED if value < SUSPICIOUS else Outcome.INCONCLUSIVE, text
     if (
@@ -84,25 +119,20 @@ def judge(
         and rate > max_rate
         and 0 < shown.canary_failed * shown.stable <= shown.stable_failed * shown.canary
     ):
-        message += "; the stable revision fails as often, so this is no regression"
-    record = record_without_latency("errors", rate, max_rate, shown.canary, value)
+        message += f"; the stable revision {wording.excuse}, so this is no regression"
+    record = record_without_latency(name, rate, max_rate, shown.canary, value)
     signal = SignalRecord(
-        "errors", "", outcome.value, stable_samples=shown.stable, canary_samples=shown.canary, evidence=value,
+        name, "", outcome.value, stable_samples=shown.stable, canary_samples=shown.canary, evidence=value,
         message=text,
     )  # fmt: skip
-    reason = "ErrorRate" if regressed else ""
-    verdict = make_verdict(outcome, record, message, None, reason, (signal,))
-    gathered = [(excess, excess.evidence(stored, subject, periods)) for excess in EXCESSES]
-    others = [_judge_excess(excess, own, EXCESS_PART * level) for excess, own in gathered]
-    worst = worst_of([verdict, *(other for other in others if other is not None)])
-    return replace(worst, failures=(evidence.settled, *(own.settled for _, own in gathered)))
+    return make_verdict(outcome, record, message, None, wording.reason if regressed else "", (signal,))
 
 
-def _sentence(counts: FailureTotals, rate: float, max_rate: float) -> str:
+def _sentence(text: str, counts: FailureTotals, rate: float, max_rate: float) -> str:
     retried = f", {counts.retried} of them attempts that were retried on another pod" if counts.retried else ""
     share = counts.stable_failed / counts.stable if counts.stable else 0.0
     stable = f"; {counts.stable_failed} of {counts.stable} of the stable ({share:.2%})" if counts.stable else ""
-    return f"{counts.canary_failed} of {counts.canary} canary requests failed ({rate:.2%}, limit {max_rate:.2%}){retried}{stable}"
+    return f"{counts.canary_failed} of {counts.canary} canary requests {text} ({rate:.2%}, limit {max_rate:.2%}){retried}{stable}"
 
 
 def _judge_excess(excess: Excess, evidence: FailureEvidence, level: float) -> Verdict | None:
@@ -139,6 +169,14 @@ def _of_client_errors(period: FailureCounts) -> FailureCounts:
 def _of_timeouts(period: FailureCounts) -> FailureCounts:
     own = FailureCounts(period.stable, period.stable_timeouts, period.canary, period.canary_timeouts)
     return replace(own, stable_arrived=period.stable_arrived, canary_arrived=period.canary_arrived)
+
+
+def _of_fallbacks(period: FailureCounts) -> FailureCounts:
+    """A request that fell back is among those that neither ended nor came."""
+    stable, canary = period.stable_fell_back, period.canary_fell_back
+    own = FailureCounts(period.stable + stable, stable, period.canary + canary, canary)
+    arrived = period.stable_arrived + stable, period.canary_arrived + canary
+    return replace(own, stable_arrived=arrived[0], canary_arrived=arrived[1])
 
 
 EXCESSES = (

@@ -65,6 +65,8 @@ class FailureCounts:
     canary_arrived: int = 0
     stable_timeouts: int = 0
     canary_timeouts: int = 0
+    stable_fell_back: int = 0  # requests that another service answered, which are in none of the other counts
+    canary_fell_back: int = 0
 
     def add(self, requests: int, failed: int, start: float, of_canary: bool) -> None:
         """Count requests and failures of the slice that began at `start`."""

@@ -7,7 +7,7 @@ the source that measures a signal (`sources`), and every verdict names it too. M
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain.analysis import (
@@ -77,7 +77,10 @@ class _Requests:
         unpaired = comparison.after_promotion or comparison.mirrored
         self._decrease = None if unpaired else guard.max_throughput_decrease
         others = sum(entry.max_seconds is not None for entry in guard.latency) + (self._decrease is not None)
-        self._signals = len(guard.latency) + others + (guard.max_error_rate is not None)
+        # Copies of requests never fall back.
+        self._fallback_rate = None if comparison.mirrored else guard.max_fallback_rate
+        rates = guard.max_error_rate, self._fallback_rate
+        self._signals = len(guard.latency) + others + sum(rate is not None for rate in rates)
         available = sources.available_slices(observation)
         self._slices = {
             name: _SourceSlices(sources.in_order(observation.memo, name, own), since, comparison.now)
@@ -94,7 +97,8 @@ class _Requests:
             if source
         ]
         error_source = sources.error_source(self._guard, mirrored)
-        counted = sources.name_of(error_source) if self._guard.max_error_rate is not None else ""
+        counted = {sources.name_of(error_source)} if self._guard.max_error_rate is not None else set()
+        counted |= {sources.GATEWAY} if self._fallback_rate is not None else set()
         bounded = [
             _BoundTest(entry, source, Bound(entry.signal, entry.max_seconds))
             for entry, source in measured
@@ -105,6 +109,8 @@ class _Requests:
         verdicts += [self._bound(test, sums) for test in bounded]
         if self._decrease is not None:
             verdicts.append(self._judge_throughput(self._decrease))
+        if self._fallback_rate is not None:
+            verdicts.append(self._fallbacks(self._fallback_rate, sums))
         if self._guard.max_error_rate is not None:
             verdicts.append(self._errors(self._guard.max_error_rate, error_source, sums))
         return verdicts
@@ -134,11 +140,11 @@ class _Requests:
         return with_source(replace(verdict, evidence=(record,)), source)
 
     def _sums(
-        self, tests: Sequence[_LatencyTest], bounded: Sequence[_BoundTest], counted: str
+        self, tests: Sequence[_LatencyTest], bounded: Sequence[_BoundTest], counted: Set[str]
     ) -> dict[str, Accumulator]:
-        """The sums of each source that some signal needs; `counted` is the source of the errors, "" for none."""
+        """The sums of each source that some signal needs; `counted` are the sources of errors and fallbacks."""
         sums, comparison = {}, self._comparison
-        needed = {test.name for test in tests} | {test.name for test in bounded} | {counted}
+        needed = {test.name for test in tests} | {test.name for test in bounded} | counted
         for name in sorted(needed & set(self._slices)):
             own = () if comparison.after_promotion else tuple(test.test for test in tests if test.name == name)
             source = self._slices[name]
@@ -165,6 +171,15 @@ class _Requests:
         periods, level = sums[name].periods, (1 - errors.CONFIDENCE) / self._signals
         subject = self._subject(ERRORS, name, max_rate)
         return with_source(errors.judge(self._comparison.failures, subject, periods, level), source)
+
+    def _fallbacks(self, max_rate: float, sums: Mapping[str, Accumulator]) -> Verdict:
+        """The verdict on the requests that another service answered, which only the gateways know."""
+        if sources.GATEWAY not in self._slices:
+            return self._silent(errors.FALLBACKS, Source.GATEWAY)
+        periods, level = sums[sources.GATEWAY].periods, (1 - errors.CONFIDENCE) / self._signals
+        subject = self._subject(errors.FALLBACKS, sources.GATEWAY, max_rate)
+        verdict = errors.judge_fallbacks(self._comparison.failures, subject, periods, level)
+        return with_source(verdict, Source.GATEWAY)
 
     def _judge_throughput(self, decrease: float) -> Verdict:
         """The verdict on the throughput, which only the gateways measure."""

@@ -17,6 +17,7 @@ MEASURED_REASONS = (
     "ErrorRate",
     "ClientErrors",
     "Timeouts",
+    "Fallbacks",
     "FreePages",
     "Gate",
     "LoadTest",

@@ -95,12 +95,13 @@ class Guard:
     gates: tuple[Gate, ...] = ()
     error_source: Source = Source.GATEWAY
     max_throughput_decrease: float | None = None
+    max_fallback_rate: float | None = None
 
     @property
     def empty(self) -> bool:
         """Whether it judges nothing."""
-        rates = self.max_error_rate, self.max_throughput_decrease, self.free_pages
-        return not self.latency and rates == (None, None, None) and not self.gates
+        limits = self.max_error_rate, self.max_fallback_rate, self.max_throughput_decrease, self.free_pages
+        return not self.latency and all(limit is None for limit in limits) and not self.gates
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ def _watch_limits(given: Mapping[str, Any] | None, guard: Guard) -> LatencyGuard
 
 def _guard(raw: Mapping[str, Any]) -> Guard:
     errors, pages, throughput = raw.get("errors"), raw.get("freePages"), raw.get("throughput")
+    fallbacks = raw.get("fallbacks")
     return Guard(
         latency=tuple(_latency(entry) for entry in raw.get("latency") or ()),
         max_error_rate=fraction(errors["maxRate"]) if errors else None,
@@ -187,6 +189,7 @@ def _guard(raw: Mapping[str, Any]) -> Guard:
         gates=tuple(_gate(gate) for gate in raw.get("promql") or ()),
         error_source=source_of(ERRORS, (errors or {}).get("source")),
         max_throughput_decrease=fraction(throughput["maxDecrease"]) if throughput else None,
+        max_fallback_rate=fraction(fallbacks["maxRate"]) if fallbacks else None,
     )
 
 

@@ -26,7 +26,7 @@ UNMEASURED = {
 }
 IN_FLIGHT_NAMES = frozenset(name for group in IN_FLIGHT.values() for name in group)
 UNMEASURED_NAMES = frozenset(name for group in UNMEASURED.values() for name in group)
-COUNTS = ("arrivals", "tokens", "started", "retried", "clientErrors", "timeouts")
+COUNTS = ("arrivals", "tokens", "started", "retried", "clientErrors", "timeouts", "fellBack")
 LOAD_FIELDS = ("relative", "waiting", "unmeasured", "ttft")  # in the order of `LoadCounts`
 
 
@@ -54,7 +54,7 @@ def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | Non
     latency = {
         name: histogram for name in GATEWAY_SIGNALS if name in raw and (histogram := _histogram(raw[name])) is not None
     }
-    arrivals, tokens, started, retried, client_errors, timeouts = map(optional, map(raw.get, COUNTS))
+    arrivals, tokens, started, retried, client_errors, timeouts, fell_back = map(optional, map(raw.get, COUNTS))
     piece = Slice(
         instance=instance,
         start=float(raw["start"]),
@@ -72,6 +72,7 @@ def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | Non
         retried=min(errors, retried or 0),
         client_errors=client_errors or 0,
         timeouts=timeouts or 0,
+        fell_back=fell_back or 0,
         load=_load(raw["load"]) if "load" in raw else {},
         pods=_pods(raw["pods"]) if "pods" in raw else {},
         slo=_objectives(raw["slo"]) if "slo" in raw else {},

@@ -160,6 +160,7 @@ class Slice:
     retried: int = 0
     client_errors: int = 0
     timeouts: int = 0  # requests that a time limit ended
+    fell_back: int = 0  # requests that another service answered, which are in no other count
     load: Mapping[str, LoadCounts] = field(default_factory=dict)
     pods: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     slo: Mapping[str, tuple[int, int]] = field(
@@ -179,7 +180,8 @@ class Slice:
     @cached_property
     def possible(self) -> bool:
         """Whether the numbers can be true: no negative count, and no more errors than requests."""
-        if not 0 <= self.retried <= self.errors <= self.requests or self.client_errors < 0 or self.timeouts < 0:
+        counts = self.client_errors, self.timeouts, self.fell_back
+        if not 0 <= self.retried <= self.errors <= self.requests or min(counts) < 0:
             return False
         tables = [*self.latency.values(), *self.in_flight.values(), *self.unmeasured.values(), *self.pods.values()]
         tables += [one.counts for one in self.edged.values()]

@@ -228,4 +228,5 @@ def _measures(spec: Spec) -> bool:
     """Whether the guard uses measurements of gateways; those of engines and Prometheus exist with every provider."""
     guard = spec.rollout.guard
     errors = guard.max_error_rate is not None and guard.error_source is Source.GATEWAY
-    return errors or any(entry.source is Source.GATEWAY for entry in guard.latency)
+    others = (guard.max_fallback_rate, guard.max_throughput_decrease) != (None, None)
+    return errors or others or any(entry.source is Source.GATEWAY for entry in guard.latency)

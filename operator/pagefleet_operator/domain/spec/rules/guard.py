@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
-from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, listed
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, given, listed
 from pagefleet_operator.domain.spec.schema.guard_signals import ENGINE_ONLY, ENGINE_SIGNALS, GATEWAY_ONLY
 
 METRICS = {name: engine.metrics for name, engine in REGISTRY.items() if engine.metrics is not None}
@@ -57,6 +57,12 @@ def _latency(cel: str, message: str) -> Rule:
     return Rule(("rollout",), "spec.rollout.guard.latency", _entries(cel), message)
 
 
+def _needs(signal: str, path: str) -> Rule:
+    """A signal of the guard that cannot be judged without another field."""
+    cel = f"!({given(f'rollout.guard.{signal}')}) || ({given(path)})"
+    return Rule((), f"spec.rollout.guard.{signal}", cel, f"needs spec.{path}")
+
+
 GUARD_RULES = (
     _latency(
         f"!has(l.source) || l.source != 'Gateway' || !(l.signal in {listed(ENGINE_ONLY)})",
@@ -93,4 +99,5 @@ GUARD_RULES = (
         f"runtime {', '.join(UNCOUNTED)} does not count failures, runtime custom only with spec.engine.metrics.finished and"
         " failed; use source Gateway",
     ),
+    _needs("fallbacks", "traffic.fallback"),
 )

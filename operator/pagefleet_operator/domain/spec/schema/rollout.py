@@ -76,6 +76,11 @@ GUARD = record(
                 "source": choice("Who counts them, as for latency. Omitted: Gateway.", SOURCES),
             },
         ),
+        "fallbacks": record(
+            "Requests that traffic.fallback answered instead of the revision. Omitted: not judged.",
+            {"maxRate": share("Accepted share of such requests.")},
+            ("maxRate",),
+        ),
         "throughput": record(
             "Output tokens per second of a request in flight, against the concurrent stable revision. Omitted: not judged.",
             {"maxDecrease": part("The largest accepted decrease.")},
