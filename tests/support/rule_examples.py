@@ -340,6 +340,12 @@ SPEC_EXAMPLES = (
         {"rollout.guard.fallbacks": {"maxRate": "2%"}},
         {"rollout.guard.fallbacks": {"maxRate": "2%"}, "traffic.fallback": {"service": "small"}},
     ),
+    Example(
+        "spec.rollout.guard.cost",
+        "needs spec.cost.perAcceleratorHour",
+        {"rollout.guard.cost": {"maxIncrease": "20%"}, "cost": {}},
+        {"rollout.guard.cost": {"maxIncrease": "20%"}, "cost.perAcceleratorHour": 2.5},
+    ),
     *map(day, ("timeout", "firstTokenTimeout", "nextTokenTimeout")),
     *map(within, ("firstTokenTimeout", "nextTokenTimeout")),
     Example(

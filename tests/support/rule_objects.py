@@ -44,6 +44,7 @@ ENGINE_GUARD = st.fixed_dictionaries(
         "latency": st.lists(SIGNAL, max_size=2),
         "errors": ERRORS,
         "fallbacks": st.just({"maxRate": "1%"}),
+        "cost": st.just({"maxIncrease": "20%"}),
     },
 )
 DURATIONS = st.sampled_from(["0s", "1ms", "1.5s", "59s", "5m", "5m1s", "10m", "1h30m", "24h", "24h1s"])
@@ -133,6 +134,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                     "fallback": st.just({"service": "b"}),
                 },
             ),
+            "cost": st.fixed_dictionaries({}, optional={"perAcceleratorHour": st.just(2.5)}),
             "scaling": st.fixed_dictionaries(
                 {},
                 optional={

@@ -26,6 +26,7 @@ VERDICT = VerdictRecord("Regressed", "ttft p95", 0.5, 0.05, 1.0, 0.5, 2.0, 100, 
 MEASURED = (
     "LatencyRegression",
     "LatencyBound",
+    "Cost",
     "ErrorRate",
     "ClientErrors",
     "Fallbacks",

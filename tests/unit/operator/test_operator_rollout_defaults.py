@@ -18,7 +18,11 @@ from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
 from pagefleet_operator.domain.status.status import Phase, Status
 
-OTHERS = {"model": {"source": "file:///m"}, "traffic": {"fallback": {"service": "small"}}}
+OTHERS = {
+    "model": {"source": "file:///m"},
+    "traffic": {"fallback": {"service": "small"}},
+    "cost": {"perAcceleratorHour": 2},
+}
 ALERTS = {"matchLabels": {"severity": "page"}}
 # A value of each field that differs from its default, and the typed fields that it decides.
 FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -34,6 +38,7 @@ SIGNALS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "errors": ({"maxRate": "3%", "source": "Engine"}, ("max_error_rate", "error_source")),
     "freePages": ({"min": "7%"}, ("free_pages",)),
     "fallbacks": ({"maxRate": "2%"}, ("max_fallback_rate",)),
+    "cost": ({"maxIncrease": "25%"}, ("max_cost_increase",)),
     "throughput": ({"maxDecrease": "15%"}, ("max_throughput_decrease",)),
     "promql": ([{"name": "a", "query": "up", "min": 1}], ("gates",)),
     "warmupRequests": (9, ("warmup_requests",)),

@@ -41,7 +41,8 @@ class Comparison:
 
     `mirrored`: the canary gets copies of requests. `after_promotion`: there is no concurrent stable, and `baseline` is
     the record of the previous one. `low_since` is the time since which the canary has been short of free pages.
-    `evidence` and `failures` are the stored evidence of the latency and of the signals that count failures.
+    `evidence` and `failures` are the stored evidence of the latency and of the signals that count failures. `prices` are None
+    where they are not known.
     """
 
     stable: str
@@ -54,6 +55,7 @@ class Comparison:
     low_since: float | None = None
     evidence: tuple[EvidenceRecord, ...] = ()
     failures: tuple[FailureRecord, ...] = ()
+    prices: throughput.Prices | None = None
 
 
 def assess(observation: Observation, guard: Guard, comparison: Comparison) -> Verdict | None:
@@ -76,11 +78,12 @@ class _Requests:
         # A promoted revision has no concurrent one whose throughput could be compared, and copies are not measured.
         unpaired = comparison.after_promotion or comparison.mirrored
         self._decrease = None if unpaired else guard.max_throughput_decrease
-        others = sum(entry.max_seconds is not None for entry in guard.latency) + (self._decrease is not None)
+        self._cost_increase = None if unpaired else guard.max_cost_increase
+        others = sum(entry.max_seconds is not None for entry in guard.latency)
         # Copies of requests never fall back.
         self._fallback_rate = None if comparison.mirrored else guard.max_fallback_rate
-        rates = guard.max_error_rate, self._fallback_rate
-        self._signals = len(guard.latency) + others + sum(rate is not None for rate in rates)
+        limits = guard.max_error_rate, self._fallback_rate, self._decrease, self._cost_increase
+        self._signals = len(guard.latency) + others + sum(limit is not None for limit in limits)
         available = sources.available_slices(observation)
         self._slices = {
             name: _SourceSlices(sources.in_order(observation.memo, name, own), since, comparison.now)
@@ -108,7 +111,9 @@ class _Requests:
         verdicts = [test if isinstance(test, Verdict) else self._latency(test, sums) for test in tests]
         verdicts += [self._bound(test, sums) for test in bounded]
         if self._decrease is not None:
-            verdicts.append(self._judge_throughput(self._decrease))
+            verdicts.append(self._judge_tokens(throughput.THROUGHPUT, self._decrease))
+        if self._cost_increase is not None:
+            verdicts.append(self._judge_tokens(throughput.COST, self._cost_increase))
         if self._fallback_rate is not None:
             verdicts.append(self._fallbacks(self._fallback_rate, sums))
         if self._guard.max_error_rate is not None:
@@ -181,15 +186,19 @@ class _Requests:
         verdict = errors.judge_fallbacks(self._comparison.failures, subject, periods, level)
         return with_source(verdict, Source.GATEWAY)
 
-    def _judge_throughput(self, decrease: float) -> Verdict:
-        """The verdict on the throughput, which only the gateways measure."""
+    def _judge_tokens(self, signal: str, limit: float) -> Verdict:
+        """The verdict on the throughput or on the cost of a token, which only the gateways measure."""
         source = self._slices.get(sources.GATEWAY)
         if source is None:
-            return self._silent(throughput.THROUGHPUT, Source.GATEWAY)
+            return self._silent(signal, Source.GATEWAY)
         comparison, warm_up = self._comparison, self._guard.warmup_requests
         own = source.own(comparison.canary, warm_up), source.own(comparison.stable, 0)
         level = source.part * (1 - errors.CONFIDENCE) / self._signals
-        return with_source(throughput.judge(*own, decrease, level), Source.GATEWAY)
+        if signal == throughput.COST:
+            verdict = throughput.judge_cost(*own, comparison.prices, limit, level)
+        else:
+            verdict = throughput.judge(*own, limit, level)
+        return with_source(verdict, Source.GATEWAY)
 
     def _bound(self, test: _BoundTest, sums: Mapping[str, Accumulator]) -> Verdict:
         """The verdict of an absolute bound."""

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from pagefleet_operator.domain.analysis import guard, limits, sources
 from pagefleet_operator.domain.analysis.guard import Comparison
+from pagefleet_operator.domain.analysis.throughput import Prices
 from pagefleet_operator.domain.analysis.verdict import Verdict
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status.stage import Stage
 from pagefleet_operator.domain.status.status import Phase
@@ -31,6 +33,7 @@ def judge_canary(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]:
         low_since=low,
         evidence=record.evidence,
         failures=record.failures,
+        prices=_prices(turn, stage),
     )
     return _stored(replace(stage, record=record), guard.assess(observation, own_guard, comparison))
 
@@ -51,6 +54,16 @@ def judge_promoted(turn: SpecTurn, stage: Stage, own_guard: Guard) -> tuple[Stag
     )
     judged = replace(stage, record=replace(record, low_since=low))
     return _stored(judged, guard.assess(turn.observation, own_guard, comparison))
+
+
+def _prices(turn: SpecTurn, stage: Stage) -> Prices | None:
+    """What replicas of both revisions cost, by the specs that they were made from."""
+    specs = {one.hash: one.spec for one in turn.observation.status.revisions if one.spec}
+    costs = [
+        turn.spec.cost.of_replica(revision_spec(specs[name])) for name in (stage.stable, stage.canary) if name in specs
+    ]
+    known = [cost for cost in costs if cost is not None]
+    return Prices(known[0], known[1], turn.reading(stage.stable).ready) if len(known) == 2 else None
 
 
 def _stored(stage: Stage, verdict: Verdict | None) -> tuple[Stage, Verdict | None]:

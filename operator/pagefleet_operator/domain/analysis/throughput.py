@@ -1,4 +1,5 @@
-"""The throughput signal of the guard: whether a request in flight on the canary gets fewer output tokens per second.
+"""The throughput and cost signals of the guard: whether a request in flight on the canary gets fewer output tokens per second, and
+whether an output token of the canary costs more at equal load.
 
 The output tokens per second over the requests in flight are, by Little's law, what one request in flight gets: the inverse of
 the gateways' time per output token. So it does not matter how many requests a revision has, or how long their answers are.
@@ -9,13 +10,18 @@ Both revisions are compared in blocks of BLOCK_SECONDS, prompts with others of t
 sides of a block. Of a block only one bit counts: whether the canary is slower by more than is accepted. If it is not, this is
 so in at most half of the blocks, whatever the distributions are (the sign test; Dixon & Mood, JASA 1946). The blocks are bets
 against that, mixed over onsets (`onsets`), and a short time in which one replica is slow is a few blocks.
+
+A token costs the price of a replica for an hour, divided by the tokens that the replica makes in it. At equal load, with as many requests
+in flight on each replica, a replica makes as many times fewer tokens as a request in flight gets. So the costs have the ratio of
+the prices times the ratio of the times per output token. The same blocks tell whether that is above the accepted increase.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from pagefleet_contract import sketch
@@ -25,16 +31,19 @@ from pagefleet_operator.domain.analysis.verdict import (
     Outcome,
     Verdict,
     make_verdict,
+    no_measurement,
     record_without_latency,
 )
 from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import SignalRecord
 
-THROUGHPUT, REASON = "throughput", "Throughput"
+THROUGHPUT, COST = "throughput", "cost"
+REASONS = {THROUGHPUT: "Throughput", COST: "Cost"}
 BLOCK_SECONDS = 30.0
 MIN_BLOCK_REQUESTS = 4  # of each revision, in strata that both have
 MIN_BLOCKS = 6  # before it can pass
+SHOWN_BLOCKS = 10  # the costs that a verdict states are of the latest
 _LOGS = tuple(math.log(sketch.upper(bucket)) for bucket in range(sketch.LAST + 1))
 SHARES, PRIOR = (0.75, 0.9, 0.97), OnsetPrior(60.0)  # alternatives: of the blocks in which the canary is slower
 
@@ -49,40 +58,82 @@ class _Sum:
 
 @dataclass(frozen=True)
 class _Block:
-    """The logarithm of how much slower the canary's tokens came than the stable's, and both revisions' own."""
+    """The logarithm of how much slower the canary's tokens came than the stable's, both revisions' own, and all output tokens
+    of the stable."""
 
     difference: float
     stable: _Sum
     canary: _Sum
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a replica of each revision costs for an hour, and the number of the stable's ready replicas."""
+
+    stable: float
+    canary: float
+    replicas: int
+
+    @property
+    def log_ratio(self) -> float:
+        """The logarithm of the canary's price over the stable's; 0 where replicas cost nothing."""
+        return math.log(self.canary / self.stable) if min(self.stable, self.canary) > 0 else 0.0
 
 
 def judge(canary: Iterable[Slice], stable: Iterable[Slice], max_decrease: float, level: float) -> Verdict:
     """Compare the revisions by their slices of the same time, at the error level `level`."""
     blocks, limit = _blocks(canary, stable), -math.log(1 - max_decrease)
+    slow = sum(block.difference > limit for block in blocks)
+    decrease = 1 - math.exp(-_median(blocks)) if blocks else 0.0
+    return _verdict(
+        THROUGHPUT, blocks, limit, decrease, max_decrease, _sentence(blocks, slow, decrease, max_decrease), level
+    )
+
+
+def judge_cost(
+    canary: Iterable[Slice], stable: Iterable[Slice], prices: Prices | None, max_increase: float, level: float
+) -> Verdict:
+    """Compare what an output token costs, at the error level `level`. `prices` is None where a price is not known."""
+    if prices is None:
+        return no_measurement(COST, f"{COST}: the price of a replica is not known for both revisions")
+    blocks = [replace(block, difference=block.difference + prices.log_ratio) for block in _blocks(canary, stable)]
+    limit = math.log(1 + max_increase)
+    dear = sum(block.difference > limit for block in blocks)
+    increase = math.exp(_median(blocks)) - 1 if blocks else 0.0
+    text = (
+        f"{COST}: {_costs(blocks, prices, increase)}; at the same time and for like prompts {increase:+.0%}, "
+        f"limit {max_increase:+.0%}; dearer than that in {dear} of {len(blocks)} blocks; a replica costs {prices.canary:g} an "
+        f"hour, one of the stable {prices.stable:g}"
+    )
+    return _verdict(COST, blocks, limit, increase, max_increase, text, level)
+
+
+def _verdict(
+    name: str, blocks: Sequence[_Block], limit: float, worse: float, accepted: float, text: str, level: float
+) -> Verdict:
+    """Bet on the blocks whose difference is above `limit`. The canary is `worse` by that much, where `accepted` would be."""
     mixture, shares = OnsetMixture.of(len(SHARES)), (1 / len(SHARES),) * len(SHARES)
     for block in blocks:
-        slower = block.difference > limit
-        mixture = mixture.after([math.log(2 * (share if slower else 1 - share)) for share in SHARES], shares, PRIOR)
-    slow = sum(block.difference > limit for block in blocks)
+        beyond = block.difference > limit
+        mixture = mixture.after([math.log(2 * (share if beyond else 1 - share)) for share in SHARES], shares, PRIOR)
     requests = sum(block.canary.count for block in blocks), sum(block.stable.count for block in blocks)
-    decrease = 1 - math.exp(-median(block.difference for block in blocks)) if blocks else 0.0
-    text = _sentence(blocks, slow, decrease, max_decrease)
     value = value_of(mixture.log)
-    proven, suspicious = value >= 1 / level, value >= SUSPICIOUS or decrease > max_decrease
-    if proven and decrease > 0:
+    proven, suspicious = value >= 1 / level, value >= SUSPICIOUS or worse > accepted
+    if proven and worse > 0:
         outcome = Outcome.REGRESSED
     elif len(blocks) < MIN_BLOCKS:
         outcome, text = (
             Outcome.INCONCLUSIVE,
-            f"{THROUGHPUT}: {len(blocks)} of the {MIN_BLOCKS} blocks needed ({BLOCK_SECONDS:g} s with at least {MIN_BLOCK_REQUESTS} streamed requests of each revision)",
+            f"{name}: {len(blocks)} of the {MIN_BLOCKS} blocks needed ({BLOCK_SECONDS:g} s with at least {MIN_BLOCK_REQUESTS} streamed requests of each revision)",
         )
     elif suspicious:
         outcome, text = Outcome.INCONCLUSIVE, f"suspicious, not proven: {text}"
     else:
         outcome = Outcome.PASSED
-    record = record_without_latency(THROUGHPUT, decrease, max_decrease, requests[0], value)
-    signal = SignalRecord(THROUGHPUT, "", outcome.value, requests[1], requests[0], evidence=value, message=text)
-    return make_verdict(outcome, record, text, None, REASON if outcome is Outcome.REGRESSED else "", (signal,))
+    record = record_without_latency(name, worse, accepted, requests[0], value)
+    signal = SignalRecord(name, "", outcome.value, requests[1], requests[0], evidence=value, message=text)
+    return make_verdict(outcome, record, text, None, REASONS[name] if outcome is Outcome.REGRESSED else "", (signal,))
 
 
 def _sentence(blocks: Sequence[_Block], slow: int, decrease: float, max_decrease: float) -> str:
@@ -93,6 +144,20 @@ def _sentence(blocks: Sequence[_Block], slow: int, decrease: float, max_decrease
     )
 
 
+def _costs(blocks: Sequence[_Block], prices: Prices, increase: float) -> str:
+    """What 1,000 output tokens cost at the load of the stable's ready replicas. The newest block may have just begun."""
+    shown = blocks[-SHOWN_BLOCKS - 1 : -1]
+    tokens = sum(block.tokens for block in shown)
+    if not tokens or not prices.replicas:
+        return "what 1,000 output tokens of the stable cost is not known"
+    cost = prices.stable * prices.replicas / 3.6 / (tokens / (BLOCK_SECONDS * len(shown)))
+    return f"1,000 output tokens cost {cost * (1 + increase):.3g} on the canary, {cost:.3g} on the stable"
+
+
+def _median(blocks: Sequence[_Block]) -> float:
+    return median(block.difference for block in blocks)
+
+
 def _tokens_per_second(sums: Sequence[_Sum]) -> float:
     """The geometric mean."""
     count = sum(one.count for one in sums)
@@ -101,7 +166,10 @@ def _tokens_per_second(sums: Sequence[_Sum]) -> float:
 
 def _blocks(canary: Iterable[Slice], stable: Iterable[Slice]) -> list[_Block]:
     """The blocks that can be compared, in the order of time."""
-    own, others = _sums(canary), _sums(stable)
+    stable = list(stable)
+    own, others, tokens = _sums(canary), _sums(stable), Counter[int]()
+    for piece in stable:
+        tokens[math.floor(piece.start / BLOCK_SECONDS)] += piece.tokens or 0
     blocks = []
     for number in sorted(own.keys() & others.keys()):
         difference, weights, sums = 0.0, 0.0, (_Sum(), _Sum())
@@ -113,7 +181,7 @@ def _blocks(canary: Iterable[Slice], stable: Iterable[Slice]) -> list[_Block]:
             for total, one in zip(sums, (theirs, mine), strict=True):
                 total.count, total.logs = total.count + one.count, total.logs + one.logs
         if min(total.count for total in sums) >= MIN_BLOCK_REQUESTS:
-            blocks.append(_Block(difference / weights, *sums))
+            blocks.append(_Block(difference / weights, *sums, tokens[number]))
     return blocks
 
 

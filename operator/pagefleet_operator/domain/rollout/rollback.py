@@ -14,6 +14,7 @@ MEASURED_REASONS = (
     "LatencyRegression",
     "LatencyBound",
     "Throughput",
+    "Cost",
     "ErrorRate",
     "ClientErrors",
     "Timeouts",

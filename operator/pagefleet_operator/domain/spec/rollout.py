@@ -96,11 +96,13 @@ class Guard:
     error_source: Source = Source.GATEWAY
     max_throughput_decrease: float | None = None
     max_fallback_rate: float | None = None
+    max_cost_increase: float | None = None
 
     @property
     def empty(self) -> bool:
         """Whether it judges nothing."""
-        limits = self.max_error_rate, self.max_fallback_rate, self.max_throughput_decrease, self.free_pages
+        rates = self.max_error_rate, self.max_fallback_rate, self.max_throughput_decrease, self.max_cost_increase
+        limits = *rates, self.free_pages
         return not self.latency and all(limit is None for limit in limits) and not self.gates
 
 
@@ -178,7 +180,7 @@ def _watch_limits(given: Mapping[str, Any] | None, guard: Guard) -> LatencyGuard
 
 def _guard(raw: Mapping[str, Any]) -> Guard:
     errors, pages, throughput = raw.get("errors"), raw.get("freePages"), raw.get("throughput")
-    fallbacks = raw.get("fallbacks")
+    fallbacks, cost = raw.get("fallbacks"), raw.get("cost")
     return Guard(
         latency=tuple(_latency(entry) for entry in raw.get("latency") or ()),
         max_error_rate=fraction(errors["maxRate"]) if errors else None,
@@ -190,6 +192,7 @@ def _guard(raw: Mapping[str, Any]) -> Guard:
         error_source=source_of(ERRORS, (errors or {}).get("source")),
         max_throughput_decrease=fraction(throughput["maxDecrease"]) if throughput else None,
         max_fallback_rate=fraction(fallbacks["maxRate"]) if fallbacks else None,
+        max_cost_increase=fraction(cost["maxIncrease"]) if cost else None,
     )
 
 

@@ -232,7 +232,7 @@ class Rejection:
     """A revision that was given up. `verdict` is the evidence at that time, where a measurement was the cause."""
 
     hash: str
-    reason: str  # LatencyRegression | LatencyBound | Throughput | ErrorRate | ClientErrors | Timeouts | Fallbacks | FreePages | Gate | LoadTest | Alert | Aborted | ...
+    reason: str  # LatencyRegression | LatencyBound | Throughput | Cost | ErrorRate | ClientErrors | Timeouts | Fallbacks | FreePages | Gate | LoadTest | Alert | Aborted | ...
     message: str
     time: float
     verdict: VerdictRecord | None = None

@@ -228,5 +228,6 @@ def _measures(spec: Spec) -> bool:
     """Whether the guard uses measurements of gateways; those of engines and Prometheus exist with every provider."""
     guard = spec.rollout.guard
     errors = guard.max_error_rate is not None and guard.error_source is Source.GATEWAY
-    others = (guard.max_fallback_rate, guard.max_throughput_decrease) != (None, None)
-    return errors or others or any(entry.source is Source.GATEWAY for entry in guard.latency)
+    others = guard.max_fallback_rate, guard.max_throughput_decrease, guard.max_cost_increase
+    limited = any(limit is not None for limit in others)
+    return errors or limited or any(entry.source is Source.GATEWAY for entry in guard.latency)

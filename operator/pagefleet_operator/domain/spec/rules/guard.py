@@ -100,4 +100,5 @@ GUARD_RULES = (
         " failed; use source Gateway",
     ),
     _needs("fallbacks", "traffic.fallback"),
+    _needs("cost", "cost.perAcceleratorHour"),
 )

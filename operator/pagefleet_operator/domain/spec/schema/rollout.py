@@ -86,6 +86,11 @@ GUARD = record(
             {"maxDecrease": part("The largest accepted decrease.")},
             ("maxDecrease",),
         ),
+        "cost": record(
+            "Cost of an output token at equal load, against the concurrent stable revision. Omitted: not judged.",
+            {"maxIncrease": percent("The largest accepted increase.")},
+            ("maxIncrease",),
+        ),
         "freePages": record(
             "A floor under the canary's free KV pages.",
             {
