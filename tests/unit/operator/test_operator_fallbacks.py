@@ -76,6 +76,13 @@ def test_a_promoted_revision_without_pods_is_rolled_back_although_nothing_ended_
     assert with_errors is not None and with_errors.reason == "", "a fallback is no error of the revision"
 
 
+def test_the_verdict_on_errors_names_the_fallbacks_too() -> None:
+    verdict = judge(traffic((10, 0), (5, 5)), replace(GUARD, max_fallback_rate=None, max_error_rate=0.01))
+    assert verdict is not None and verdict.outcome is Outcome.PASSED
+    shown = "errors: 0 of 295 canary requests failed (0.00%, limit 1.00%), 295 more were answered by the fallback service; 0 of 600"
+    assert verdict.record.message.startswith(shown)
+
+
 def test_what_is_not_measured_is_not_judged() -> None:
     assert judge(traffic((10, 0), (0, 10)), mirrored=True) is None
     silent = judge(None)

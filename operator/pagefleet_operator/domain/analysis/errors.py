@@ -130,9 +130,10 @@ def _judge_share(wording: _Wording, evidence: FailureEvidence, level: float) -> 
 
 def _sentence(text: str, counts: FailureTotals, rate: float, max_rate: float) -> str:
     retried = f", {counts.retried} of them attempts that were retried on another pod" if counts.retried else ""
+    fell_back = f", {counts.fell_back} more were answered by the fallback service" if counts.fell_back else ""
     share = counts.stable_failed / counts.stable if counts.stable else 0.0
     stable = f"; {counts.stable_failed} of {counts.stable} of the stable ({share:.2%})" if counts.stable else ""
-    return f"{counts.canary_failed} of {counts.canary} canary requests {text} ({rate:.2%}, limit {max_rate:.2%}){retried}{stable}"
+    return f"{counts.canary_failed} of {counts.canary} canary requests {text} ({rate:.2%}, limit {max_rate:.2%}){retried}{fell_back}{stable}"
 
 
 def _judge_excess(excess: Excess, evidence: FailureEvidence, level: float) -> Verdict | None:

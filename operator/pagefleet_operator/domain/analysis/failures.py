@@ -263,4 +263,5 @@ def _plus(total: FailureTotals, period: FailureCounts) -> FailureTotals:
         total.canary + period.canary,
         total.canary_failed + period.canary_failed,
         total.retried + period.canary_retried,
+        total.fell_back + period.canary_fell_back,
     )

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class FailureTotals:
-    """Requests and failures of both revisions. `retried` failures of the canary were tried again on another pod."""
+    """Requests and failures of both revisions. `retried` failures of the canary were tried again on another pod.
+
+    `fell_back` are requests of the canary that another service answered, which are in no other number.
+    """
 
     stable: int = 0
     stable_failed: int = 0
     canary: int = 0
     canary_failed: int = 0
     retried: int = 0
+    fell_back: int = 0
 
 
 @dataclass(frozen=True)
