@@ -28,6 +28,10 @@ def custom_only(field: str, value: object) -> Example:
     return Example(f"spec.engine.{field}", "is for runtime custom only", given, {**CUSTOM, **given})
 
 
+ZONE, HOST = (
+    {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway"}
+    for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+)
 SECRET, CONFIG = {"name": "tokens", "key": "hub"}, {"name": "settings", "key": "mode"}
 
 
@@ -53,6 +57,21 @@ ENGINE_EXAMPLES = (
         "system-cluster-critical and system-node-critical are for the cluster's own pods",
         {"pod": {"priorityClassName": "system-node-critical"}},
         {"pod": {"priorityClassName": "interactive"}},
+    ),
+    Example(
+        "spec.placement.topologySpreadConstraints",
+        "minDomains needs whenUnsatisfiable DoNotSchedule",
+        {"placement.topologySpreadConstraints": [{**ZONE, "minDomains": 2}]},
+        {"placement.topologySpreadConstraints": [{**ZONE, "minDomains": 2, "whenUnsatisfiable": "DoNotSchedule"}]},
+    ),
+    *(
+        Example(
+            "spec.placement.topologySpreadConstraints",
+            "no topologyKey may come twice",
+            {"placement.topologySpreadConstraints": [ZONE, HOST, {**HOST, "maxSkew": 2}]},
+            {"placement.topologySpreadConstraints": [ZONE, HOST, *more]},
+        )
+        for more in ((), ({**HOST, "whenUnsatisfiable": "DoNotSchedule"},))
     ),
     Example(
         "spec.engine.image",

@@ -61,6 +61,10 @@ VARIABLE = st.fixed_dictionaries(
         ),
     },
 )
+CONSTRAINT = st.fixed_dictionaries(
+    {"topologyKey": NAMES, "whenUnsatisfiable": st.sampled_from(["DoNotSchedule", "ScheduleAnyway"])},
+    optional={"minDomains": LENGTH},
+)
 PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     (): st.fixed_dictionaries(
         {
@@ -160,6 +164,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     ),
     ("engine",): st.fixed_dictionaries({}, optional={"env": st.lists(VARIABLE, max_size=3)}),
     ("pod",): st.fixed_dictionaries({}, optional={"priorityClassName": st.sampled_from(["system-node-critical", "a"])}),
+    ("placement",): st.fixed_dictionaries({}, optional={"topologySpreadConstraints": st.lists(CONSTRAINT, max_size=3)}),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries(
         {"min": st.integers(0, 5), "max": st.integers(1, 5), "mode": st.sampled_from(["internal", "external"])},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pagefleet_contract.quantity import canonical
@@ -17,7 +17,7 @@ from pagefleet_operator.domain.base.json_text import decode, json_text
 
 POD_AFFECTING = ("model", "engine", "resources", "placement", "pod")
 MAX_REMEMBERED = 4096
-QUANTITIES = ("cpu", "memory")  # of `resources`
+QUANTITIES = ("cpu", "memory", "sharedMemory")  # of `resources`
 
 
 def snapshot(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,9 +30,16 @@ def meaning(raw: Mapping[str, Any]) -> dict[str, Any]:
     pods = {name: _without_empty(part) for name, part in snapshot(raw).items()}
     resources = pods.get("resources")
     if isinstance(resources, Mapping):
-        given = {name: canonical(resources[name]) for name in QUANTITIES if isinstance(resources.get(name), str)}
-        pods["resources"] = {**resources, **given}
+        pods["resources"] = {**resources, **_canonical(resources, QUANTITIES)}
+        pages = resources.get("hugePages")
+        if isinstance(pages, Mapping):
+            pods["resources"]["hugePages"] = {**pages, **_canonical(pages, pages)}
     return {name: part for name, part in pods.items() if not _empty(part)}
+
+
+def _canonical(amounts: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
+    """Those of the amounts with these names that are texts, each as its value is written."""
+    return {name: canonical(amounts[name]) for name in names if isinstance(amounts.get(name), str)}
 
 
 def revision_hash(raw: Mapping[str, Any]) -> str:

@@ -137,6 +137,8 @@ class Resources:
     cpu: str = "1"
     memory: str = "4Gi"
     accelerator: Accelerator | None = None
+    shared_memory: str = ""
+    huge_pages: Mapping[str, str] = field(default_factory=dict)  # the memory by the size of a page
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ class Placement:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
     topology_spread: bool = True
+    topology_spread_constraints: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

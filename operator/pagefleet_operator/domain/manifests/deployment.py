@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,6 +17,11 @@ from pagefleet_operator.domain.runtimes.volumes import volumes
 
 USER = 65532
 AFTER_DRAIN = 30
+OVER_NODES: Mapping[str, Any] = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "ScheduleAnyway",
+}
 
 
 def deployment(child: Child, replicas: int) -> dict[str, Any]:
@@ -60,16 +66,16 @@ def _pod(child: Child, launch: Launch) -> dict[str, Any]:
         pod["nodeSelector"] = dict(placement.node_selector)
     if placement.tolerations:
         pod["tolerations"] = list(placement.tolerations)
-    if placement.topology_spread:
-        pod["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": child.selector},
-            }
-        ]
+    if spread := _spread(child):
+        pod["topologySpreadConstraints"] = spread
     return pod | required(child)
+
+
+def _spread(child: Child) -> list[dict[str, Any]]:
+    """The spec's constraints, or the operator's own one, over the pods of this revision."""
+    placement = child.spec.placement
+    constraints = placement.topology_spread_constraints or ((OVER_NODES,) if placement.topology_spread else ())
+    return [{**one, "labelSelector": {"matchLabels": child.selector}} for one in constraints]
 
 
 def required(child: Child) -> dict[str, Any]:
@@ -129,6 +135,8 @@ def _amounts(resources: Resources) -> dict[str, Any]:
     accelerator = resources.accelerator
     if accelerator:
         limits[accelerator.name] = requests[accelerator.name] = str(accelerator.count)
+    for size, memory in sorted(resources.huge_pages.items()):  # Kubernetes overcommits neither of the two
+        limits[f"hugepages-{size}"] = requests[f"hugepages-{size}"] = memory
     return {"requests": requests, "limits": limits}
 
 

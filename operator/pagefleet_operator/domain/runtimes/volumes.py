@@ -1,5 +1,5 @@
-"""What a revision's pods mount: /tmp of their own, the cache of fetched weights; read-only the claims of model URIs, a
-chat template, API keys."""
+"""What a revision's pods mount: /tmp of their own, the cache of fetched weights, shared memory, huge pages; read-only the
+claims of model URIs, a chat template, API keys."""
 
 from __future__ import annotations
 
@@ -52,15 +52,19 @@ def volumes(spec: RevisionSpec) -> tuple[list[dict[str, Any]], list[dict[str, An
         defined.append({"name": API_KEYS.volume, "secret": source})
         mounts.append(_mount(API_KEYS))
     if shares_memory(spec):  # a container has 64 MiB of its own there
-        defined.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
+        limit = {"sizeLimit": spec.resources.shared_memory} if spec.resources.shared_memory else {}
+        defined.append({"name": "shared-memory", "emptyDir": {"medium": "Memory", **limit}})
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})  # noqa: S108 - a volume of the pod's own
+    for size in sorted(spec.resources.huge_pages):
+        defined.append({"name": f"hugepages-{size.lower()}", "emptyDir": {"medium": f"HugePages-{size}"}})
+        mounts.append({"name": f"hugepages-{size.lower()}", "mountPath": f"/hugepages-{size}"})
     return defined, mounts
 
 
 def shares_memory(spec: RevisionSpec) -> bool:
     """Whether processes of a pod share buffers in /dev/shm: ours when they share a model, one for each GPU; others' engines
-    always (vLLM's API and engine processes need 160 MiB there without any accelerator)."""
-    return not spec.is_ours or spec.gpus > 1
+    always (vLLM's API and engine processes need 160 MiB there without any accelerator); any when a size is given."""
+    return not spec.is_ours or spec.gpus > 1 or bool(spec.resources.shared_memory)
 
 
 def _only(key: str, file: File) -> dict[str, Any]:

@@ -5,6 +5,7 @@
   defaults of several objects.
 - Weights that rise, previews before weights: CEL's macros see one entry of a list, not its neighbour.
 - The size of the parts that a status remembers of each revision: CEL does not see JSON.
+- Amounts of memory: the CEL of Kubernetes before 1.29 reads no quantity.
 - Names of headers, labels and annotations: the cost of a rule over the keys of a map has no bound, so the API server would
   refuse the CRD.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 from pagefleet_contract.headers import RESERVED_PREFIXES
 from pagefleet_contract.names import GROUP, MANAGED_LABEL, NAME_LABEL
-from pagefleet_contract.quantity import seconds
+from pagefleet_contract.quantity import amount, seconds
 from pagefleet_operator.domain.base.revision import POD_AFFECTING, snapshot
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.base.stored_size import MAX_MATCH_BYTES, MAX_SNAPSHOT_BYTES, size
@@ -38,6 +39,7 @@ def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     yield from _steps(at(spec, ("rollout", "steps")) or ())
     yield from _headers(spec)
     yield from _label_names(spec)
+    yield from _memory(at(spec, ("resources",)) or {})
     yield from _sizes(spec)
 
 
@@ -114,6 +116,17 @@ def _label_names(spec: Mapping[str, Any]) -> Iterator[SpecError]:
                 yield SpecError(f"spec.pod.{kind}", f"{name[:60]!r} is not a name of {kind}; allowed are {form}")
             elif name in OWN_LABELS or name.startswith(OWN_PREFIX):
                 yield SpecError(f"spec.pod.{kind}", f"{name!r} is written by the operator")
+
+
+def _memory(resources: Mapping[str, Any]) -> Iterator[SpecError]:
+    """Amounts that a pod cannot have."""
+    shared = resources.get("sharedMemory")
+    if shared is not None and not 0 < amount(shared) <= amount(resources["memory"]):
+        message = f"must be above 0 and at most spec.resources.memory, {resources['memory']}, of which it is a part"
+        yield SpecError("spec.resources.sharedMemory", message)
+    for page, memory in (resources.get("hugePages") or {}).items():
+        if not amount(memory) or amount(memory) % amount(page):
+            yield SpecError(f"spec.resources.hugePages.{page}", f"must be one or more whole pages of {page}")
 
 
 def _reserved(where: str, name: str) -> Iterator[SpecError]:

@@ -53,6 +53,7 @@ ALLOWED: Mapping[str, str] = {
     OBJECT_NAME: "an object's name: lower-case letters, digits, - and ., with a letter or digit at both ends",
     OBJECT_KEY: "a key: letters, digits, -, _ and .",
     LABEL_VALUE: "a label's value: letters, digits, -, _ and ., with a letter or digit at both ends, or empty",
+    LABEL_NAME: "a label's name such as topology.kubernetes.io/zone",
     RESOURCE_NAME: "an extended resource such as nvidia.com/gpu",
     ADAPTER: "a name of letters, digits, ., _, / and -, at most 128, with a letter or digit first",
     SERVED_NAME: "a name of letters, digits, ., _, /, :, @, + and -, with a letter or digit first",

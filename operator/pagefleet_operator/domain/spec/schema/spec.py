@@ -17,12 +17,14 @@ from pagefleet_operator.domain.spec.schema.fields import (
     table,
     text,
 )
-from pagefleet_operator.domain.spec.schema.patterns import LABEL_VALUE, RESOURCE_NAME
+from pagefleet_operator.domain.spec.schema.patterns import LABEL_NAME, LABEL_VALUE, RESOURCE_NAME
 from pagefleet_operator.domain.spec.schema.pod import POD
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
 from pagefleet_operator.domain.spec.schema.scaling import SCALING
 from pagefleet_operator.domain.spec.schema.slo import OWNER_SCHEMA, SLO_SCHEMA
 from pagefleet_operator.domain.spec.schema.traffic import TRAFFIC
+
+HUGE_PAGES = ("2Mi", "1Gi")
 
 RESOURCES = record(
     "What a pod needs of a node: a replica, or one of its spec.engine.nodes.",
@@ -37,6 +39,19 @@ RESOURCES = record(
         ),
         "cpu": text("CPU request; also the engine's threads, rounded up.", pattern=QUANTITY, longest=16, default="1"),
         "memory": text("Memory request and limit.", pattern=QUANTITY, longest=16, default="4Gi"),
+        "sharedMemory": text(
+            "Size of /dev/shm, which counts as memory. When omitted, engines whose processes share buffers have one "
+            "without a size of its own.",
+            pattern=QUANTITY,
+            longest=16,
+        ),
+        "hugePages": record(
+            "Memory in huge pages by the size of a page, beside `memory`; each is mounted at /hugepages-SIZE.",
+            {
+                size: text(f"Memory in pages of {size}, requested and limited.", pattern=QUANTITY, longest=16)
+                for size in HUGE_PAGES
+            },
+        ),
     },
 )
 
@@ -56,12 +71,36 @@ TOLERATION = record(
     **OPEN,
 )
 
+SPREAD_CONSTRAINT = record(
+    "A core/v1 TopologySpreadConstraint. The operator adds the labelSelector, of the revision's pods.",
+    {
+        "maxSkew": integer("Most replicas that one domain may have more than another.", 1, 1000),
+        "topologyKey": text("The label of nodes whose values are the domains.", pattern=LABEL_NAME, longest=317),
+        "whenUnsatisfiable": choice(
+            "Whether a replica that would break it waits, or runs all the same.", ("DoNotSchedule", "ScheduleAnyway")
+        ),
+        "minDomains": integer("Fewer domains than these count as one that is empty.", 1, 1000),
+        "nodeAffinityPolicy": choice(
+            "Whether only nodes that nodeSelector allows count; Honor when omitted.", ("Honor", "Ignore")
+        ),
+        "nodeTaintsPolicy": choice(
+            "Whether only nodes whose taints are tolerated count; Ignore when omitted.", ("Honor", "Ignore")
+        ),
+    },
+    ("maxSkew", "topologyKey", "whenUnsatisfiable"),
+)
+
 PLACEMENT = record(
     "Where replicas may run.",
     {
         "nodeSelector": table("Labels a node must have.", {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE}),
         "tolerations": array("Taints to tolerate.", TOLERATION, 32),
-        "topologySpread": {"type": "boolean", "description": "Spread replicas over nodes.", "default": True},
+        "topologySpread": {
+            "type": "boolean",
+            "description": "Spread replicas over nodes as far as that is possible, where topologySpreadConstraints is empty.",
+            "default": True,
+        },
+        "topologySpreadConstraints": array("How replicas are spread.", SPREAD_CONSTRAINT, 8),
     },
 )
 
