@@ -13,6 +13,7 @@ from pagefleet_contract.engine_metrics import engine_of
 from pagefleet_contract.names import ACTION_ANNOTATION, GATEWAY, KIND, NAME_LABEL, REVISION_LABEL
 from pagefleet_contract.reflector import CHUNK
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.manifests import pod_fields
 from pagefleet_operator.domain.manifests.load_test_job import job_name
 from pagefleet_operator.domain.rollout import alerts
 from pagefleet_operator.domain.spec import parse as spec
@@ -91,6 +92,7 @@ class Gatherer:
 
     def __init__(self, api: Api, versions: Versions, store: Store, sources: Sources, system: str) -> None:
         self._api, self._store, self._sources, self._system = api, store, sources, system
+        self._versions = versions
         self._engines, self._windows = sources.engines, sources.windows
         self._measure = Measures(sources.engine_windows, sources.prometheus_windows)
         self.routes = RouteObjects(api)
@@ -121,6 +123,8 @@ class Gatherer:
         records = await self._records.read(service)
         grouped = leader_worker_sets.needed(raw, service.get("status") or {}, records, listed)
         served = await self._groups.read(namespace, name) if grouped else False
+        asking = pod_fields.needed_by(raw, service.get("status") or {})
+        dropped = await self._versions.dropped(asking, namespace) if asking else frozenset()
         workloads = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
         pods = _pods(listed)
         routed = gateway_api.needed(raw, service.get("status") or {})
@@ -177,6 +181,7 @@ class Gatherer:
             slo=self._windows.attained(namespace, name) if promised else None,
             memo=self._memos.setdefault((namespace, name), {}) if in_use or watched else {},
             groups=served,
+            dropped=dropped,
             created=readings.seconds(metadata["creationTimestamp"]),
             records=records,
             announced_records=announced(metadata),

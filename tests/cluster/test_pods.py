@@ -1,10 +1,13 @@
-"""Protects spec.pod on a real API server, whose admission checks the names: the pods have every field, and an idle operator writes nothing."""
+"""Protects spec.pod on a real API server, whose admission checks the names: the pods have every field, an idle operator writes nothing, and
+no pods are made of a field that this server, Kubernetes 1.20, does not know."""
 
 from __future__ import annotations
 
 import pytest
 from support.cluster.plane import Plane
 from support.cluster.services import NAMESPACE, audited, decided_more, service, settled
+
+from pagefleet_local.fleet.kubectl import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAME = "required"
@@ -57,3 +60,68 @@ async def test_the_pods_have_what_the_cluster_requires_and_nothing_is_written_tw
     before = writes()
     await decided_more(plane, NAME)
     assert writes() == before
+
+
+async def reported(plane: Plane, name: str, reason: str) -> list[str]:
+    """Return the messages of a service's Events with this reason."""
+    listed = await plane.api.get(f"/api/v1/namespaces/{NAMESPACE}/events", fieldSelector=f"involvedObject.name={name}")
+    return [event["message"] for event in listed["items"] if event["reason"] == reason]
+
+
+async def children(plane: Plane, name: str) -> list[str]:
+    listed = await plane.kubectl.run(
+        "get",
+        "deployments,services,poddisruptionbudgets",
+        "-n",
+        NAMESPACE,
+        "-l",
+        f"pagefleet.io/service={name}",
+        "-o",
+        "name",
+    )
+    return listed.out.split()
+
+
+async def test_no_pods_are_made_without_a_field_that_the_server_drops(plane: Plane) -> None:
+    document = service("dropped")
+    document["spec"]["model"] = {"source": f"oci://registry.example/llama@sha256:{'0a' * 32}/models"}
+    await plane.kubectl.apply(document)
+    state = await settled(
+        plane,
+        "dropped",
+        "a condition names the field",
+        lambda v: v.condition("Degraded")["reason"] == "PodFieldDropped",
+    )
+    assert "spec.model.source: this API server drops volumes[].image of pods" in state.condition("Ready")["message"]
+    await decided_more(plane, "dropped")
+    assert await children(plane, "dropped") == []
+    assert len(await reported(plane, "dropped", "PodFieldDropped")) == 1
+    probes = [one for one in audited(plane) if one["objectRef"].get("name") == "pagefleet-dry-run"]
+    assert all("dryRun=All" in one["requestURI"] for one in probes)
+    document["spec"]["model"] = {"source": "file:///models/llama"}
+    await plane.kubectl.apply(document)
+    await settled(plane, "dropped", "the other source has pods", lambda v: v.is_true("Ready"))
+
+
+async def test_a_field_that_the_server_refuses_is_named_by_an_event(plane: Plane) -> None:
+    document = service("refused")
+    document["spec"]["placement"] = {
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "topology.kubernetes.io/zone",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "minDomains": 2,
+            }
+        ]
+    }
+    await plane.kubectl.apply(document)
+
+    async def told() -> bool:
+        return any("minDomains" in message for message in await reported(plane, "refused", "ChildRefused"))
+
+    await until(told, timeout=40, what="an Event names the field")
+    assert await children(plane, "refused") == []
+    document["spec"]["placement"] = {}
+    await plane.kubectl.apply(document)
+    await settled(plane, "refused", "without the field it has pods", lambda v: v.is_true("Ready"))

@@ -19,7 +19,7 @@ from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
 RUNTIMES = ("vllm", "vllm-cpu", "sglang", "tgi", "custom")
-SPECS = ("minimal", "full", "gpu", *RUNTIMES)
+SPECS = ("minimal", "full", "gpu", *RUNTIMES, "image")
 BUILDERS: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "deployment": lambda child: deployment(child, 2),
     "service": service,
@@ -31,10 +31,12 @@ GROUPED: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "leader-worker-set": lambda child: leader_worker_set(child, 2)
 }
 MADE = [(kind, name, build) for kind, build in BUILDERS.items() for name in SPECS]
-MADE += [(kind, name, build) for kind, build in OURS.items() for name in SPECS if name not in RUNTIMES]
+MADE += [(kind, name, build) for kind, build in OURS.items() for name in SPECS if name not in (*RUNTIMES, "image")]
 MADE += [(kind, name, build) for kind, build in GROUPED.items() for name in SEVERAL]
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
-VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+# and https://github.com/kubernetes/kubernetes/pull/130394 for image, which has been allowed since Kubernetes 1.33.
+VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected",
+           "secret"}  # fmt: skip
 
 
 def spec_of(name: str) -> dict[str, Any]:

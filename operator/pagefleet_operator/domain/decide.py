@@ -127,7 +127,7 @@ def _retain_previous(turn: SpecTurn, stage: Stage, replicas: dict[str, int]) -> 
 def _plan(turn: Turn, decisions: Decisions) -> Plan:
     observation, stage, replicas = turn.observation, decisions.stage, decisions.replicas
     in_use = tuple(name for name in (stage.canary, stage.stable) if replicas.get(name))
-    problem = workload.problem(decisions.history, in_use, served=observation.groups)
+    problem = workload.problem(decisions.history, in_use, served=observation.groups, dropped=observation.dropped)
     problem = problem or conditions.problem_of(turn, stage)
     _announce(turn, decisions.invalid or problem)
     older = _older_defaults(observation, decisions)
@@ -192,7 +192,9 @@ def _children(observation: Observation, decisions: Decisions) -> Iterable[Mappin
         if record.hash not in decisions.replicas or not record.spec:
             continue
         child = _child(observation, record)
-        made = workload.workload(child, decisions.replicas[record.hash], served=observation.groups)
+        made = workload.workload(
+            child, decisions.replicas[record.hash], served=observation.groups, dropped=observation.dropped
+        )
         if made is None:
             continue  # a deleted revision is known by its Deployment or LeaderWorkerSet: no other child without one
         reading = observation.revisions.get(record.hash) or RevisionReading(record.hash, None)
@@ -210,7 +212,9 @@ def _older_defaults(observation: Observation, decisions: Decisions) -> tuple[str
     record, reading = _find(decisions.history, stable), observation.revisions.get(stable)
     if record is None or reading is None or not record.spec:
         return None
-    field = workload.older_defaults(_child(observation, record), reading, served=observation.groups)
+    field = workload.older_defaults(
+        _child(observation, record), reading, served=observation.groups, dropped=observation.dropped
+    )
     return (stable, field) if field else None
 
 

@@ -39,7 +39,6 @@ MANAGER = OPERATOR
 CHANGED, LOST = "changed", "lost"
 CONFLICT, NOT_FOUND = 409, 404
 WriteRecords = Callable[[Iterable[Mapping[str, object]]], Awaitable[list[ApiError]]]
-REFUSALS = (400, 403, 422)  # because of its content, an admission webhook or a quota: a user has to fix it
 log = logging.getLogger(__name__)
 
 
@@ -103,7 +102,7 @@ class Applier:
                 failures.append(error)
                 if kind in paths.WORKLOADS and (kind, metadata["name"]) not in live:
                     without_workload.add(revision)
-                if error.status in REFUSALS:
+                if error.is_refusal:
                     message = f"the API server refuses the {kind} of revision {revision}: {error.message}"
                     await self._once(service, "ChildRefused", message)
         return failures
@@ -260,7 +259,7 @@ class Applier:
         except ApiError as error:
             if error.status in (CONFLICT, NOT_FOUND):
                 await self._refresh(KIND, metadata["namespace"], metadata["name"], path)
-            elif error.status in REFUSALS:
+            elif error.is_refusal:
                 # Kubernetes before 1.30 checks the spec again when the status is written. A CRD that became stricter then
                 # refuses the status of what is stored, and no condition can say so.
                 message = (

@@ -30,7 +30,7 @@ Document = dict[str, Any]
 Fence = Callable[[], float]  # raises where a write may not begin; otherwise the seconds within which it must be over
 REQUEST_SECONDS = 15.0
 MAX_CONNECTIONS = 32
-UNAUTHORIZED = 401
+UNAUTHORIZED, REFUSALS, UNDECLARED = 401, (400, 403, 422), "field not declared in schema"
 MAX_POLLS, POLL_SECONDS = 500, 0.002  # for sockets to close
 JSON, MERGE_PATCH, APPLY_PATCH = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -44,6 +44,12 @@ class ApiError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
         self.status, self.message = status, message
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether a user has to fix it: the object's content, an admission webhook or a quota. An older server answers with
+        500 when its kinds lack a field."""
+        return self.status in REFUSALS or UNDECLARED in self.message
 
 
 class Api:
@@ -91,8 +97,8 @@ class Api:
                 return None
             raise
 
-    async def create(self, path: str, body: Mapping[str, Any]) -> Document:
-        return await self._request("POST", path, {}, body, JSON)
+    async def create(self, path: str, body: Mapping[str, Any], **query: str) -> Document:
+        return await self._request("POST", path, query, body, JSON)
 
     async def apply(self, path: str, body: Mapping[str, Any], manager: str) -> Document:
         """Server-side apply: our fields become as `body` has them, everyone else's stay."""

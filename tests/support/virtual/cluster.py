@@ -53,6 +53,7 @@ class Cluster:
         self.factor, self.slow_stable = 1.0, 1.0
         self.was_ready: set[str] = set()
         self.groups = False  # whether LeaderWorkerSets are served
+        self.dropped: frozenset[str] = frozenset()  # fields of pods that the API server does not store
         self.plan: Plan | None = None
         self.uid, self.created = "uid", 0.0  # of the InferenceService
         self.records: dict[str, dict[str, Any]] = {}  # ControllerRevisions by name
@@ -70,6 +71,16 @@ class Cluster:
         self.spec = copy.deepcopy(self.spec)
         self.spec["engine"]["args"] = [f"--max-num-seqs={number}"]
         self.generation += 1
+
+    def request(self, **parts: object) -> None:
+        """Replace these parts of the spec."""
+        self.spec = {**self.spec, **parts}
+        self.generation += 1
+
+    def serving(self) -> str:
+        """Decide until a revision gets requests, and return it."""
+        self.until(lambda status: bool(status.traffic))
+        return self.status.stable
 
     def act(self, action: str, revision: str = "") -> None:
         """Annotate, and let the operator decide once."""
@@ -127,7 +138,7 @@ class Cluster:
             engine_slices=None if self.engine is None else tuple(self.engine), gates=self.gates,
             prometheus={} if self.engine is None else {"": tuple(self.engine)},
             load_test=self.load_test, action=self.action, image="operator:1",
-            groups=self.groups, created=self.created, records=manifest.readings(self.records.values()),
+            groups=self.groups, dropped=self.dropped, created=self.created, records=manifest.readings(self.records.values()),
             announced_records=self.announced,
         )  # fmt: skip
 

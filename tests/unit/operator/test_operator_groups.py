@@ -136,10 +136,8 @@ def test_without_the_kind_a_condition_says_what_to_install_and_nothing_is_made()
 
 def test_a_canary_of_several_nodes_without_the_kind_leaves_the_stable_alone() -> None:
     made = Cluster(1)
-    made.until(lambda status: bool(status.traffic))
-    stable = made.status.stable
-    made.spec = {**made.spec, **spec({"nodes": 2})}
-    made.generation += 1
+    stable = made.serving()
+    made.request(**spec({"nodes": 2}))
     for _ in range(30):
         made.tick()
     assert made.weights() == {stable: 100}

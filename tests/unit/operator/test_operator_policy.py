@@ -19,6 +19,7 @@ from pagefleet_operator.domain.status.observation import Observation, PodReading
 from pagefleet_operator.domain.status.status import RevisionRecord, Status, Weight
 
 FOLDER = Path(__file__).resolve().parents[3] / "manifests/policy"
+IMAGE = f"evil.example:5000/models/x:1@sha256:{'0a' * 32}"
 NOTHING = Policy((), (), (), (), ())
 # What a spec may name: the policy's list, the field, the fields of the spec, the name.
 NAMED: list[tuple[str, str, dict[str, Any], str]] = [
@@ -52,6 +53,8 @@ NAMED: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     ("secrets", "spec.pod.imagePullSecrets[0].name", {"pod.imagePullSecrets": [{"name": "db"}]}, "db"),
     ("service_accounts", "spec.pod.serviceAccountName", {"pod.serviceAccountName": "admin"}, "admin"),
+    ("images", "spec.model.source", {"model.source": f"oci://{IMAGE}/weights@2"}, IMAGE),
+    ("images", "spec.model.adapters[0].source", {"model.adapters": [{"name": "a", "source": f"oci://{IMAGE}"}]}, IMAGE),
     ("claims", "spec.model.adapters[0].source", {"model.adapters": [{"name": "a", "source": "pvc://l/a"}]}, "l"),
 ]
 IDS = [entry[1] for entry in NAMED]

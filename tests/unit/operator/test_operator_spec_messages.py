@@ -24,11 +24,12 @@ def errors(path: tuple[str, ...], value: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("model", "source"), "s3://a/b", "unsupported scheme s3://; use hf://, pvc://, file:// or python://"),
+        (("model", "source"), "s3://a/b", "unsupported scheme s3://; use hf://, pvc://, oci://, file:// or python://"),
         (
             ("model", "source"),
             "/models/m",
-            "must be hf://org/name[@revision], pvc://claim/path, file:///path or python://package/file.gguf; "
+            "must be hf://org/name[@revision], pvc://claim/path, oci://registry/name@sha256:DIGEST[/path], file:///path or "
+            "python://package/file.gguf; "
             "not '/models/m'",
         ),
         (("scaling", "idleToZero"), "5 minutes", "must be a duration such as 90s, 1h30m or 3d; not '5 minutes'"),

@@ -1,29 +1,60 @@
-"""Where in a pod a model, a draft model or an adapter lies: pvc:// URIs become paths below the claim's mount."""
+"""Where in a pod a model, a draft model or an adapter lies: pvc:// URIs become paths below the claim's mount, oci:// URIs paths
+below that of the image."""
 
 from __future__ import annotations
 
 from pagefleet_operator.domain.base.revision_spec import Model
 
-PVC, FILE = "pvc://", "file://"
-MODELS = "/models"
+PVC, OCI, FILE = "pvc://", "oci://", "file://"
+MODELS, IMAGES = "/models", "/model-images"
+DIGEST = "@sha256:"
+SHOWN_DIGITS = 16  # of a digest, in a path
+
+
+def sources(model: Model) -> tuple[tuple[str, str], ...]:
+    """The URIs of the model, its draft model ("" without one) and its adapters, each after its field of the spec."""
+    return (
+        ("spec.model.source", model.source),
+        ("spec.model.speculation.model", model.speculation.model),
+        *((f"spec.model.adapters[{index}].source", one.source) for index, one in enumerate(model.adapters)),
+    )
 
 
 def claims(model: Model) -> tuple[str, ...]:
     """The claims that the model, its draft model and its adapters lie on, each once."""
-    sources = [model.source, model.speculation.model, *(adapter.source for adapter in model.adapters)]
-    claims = (source.removeprefix(PVC).partition("/")[0] for source in sources if source.startswith(PVC))
+    claims = (source.removeprefix(PVC).partition("/")[0] for _, source in sources(model) if source.startswith(PVC))
     return tuple(dict.fromkeys(claims))
+
+
+def images(model: Model) -> tuple[str, ...]:
+    """The images that the model, its draft model and its adapters lie in, one for each digest."""
+    references = (image(source) for _, source in sources(model) if source.startswith(OCI))
+    return tuple({image_path(one): one for one in references}.values())
+
+
+def image(source: str) -> str:
+    """The reference of the image of an oci:// URI, with its digest and without the path."""
+    name, _, rest = source.removeprefix(OCI).partition(DIGEST)
+    return f"{name}{DIGEST}{rest.partition('/')[0]}"
 
 
 def mount_path(claim: str) -> str:
     return f"{MODELS}/{claim}"
 
 
+def image_path(reference: str) -> str:
+    """Where an image is mounted: the same digest has the same files, whatever registry it comes from."""
+    return f"{IMAGES}/{reference.partition(DIGEST)[2][:SHOWN_DIGITS]}"
+
+
 def in_pod(source: str) -> str:
     """`source` as the engine takes model URIs."""
+    if source.startswith(OCI):
+        reference = image(source)
+        return f"{FILE}{image_path(reference)}{source.removeprefix(OCI + reference)}"
     return f"{FILE}{MODELS}/{source.removeprefix(PVC)}" if source.startswith(PVC) else source
 
 
 def path_in_pod(source: str) -> str:
-    """The path of a pvc:// or file:// URI."""
+    """The path of a pvc://, oci:// or file:// URI."""
     return "/" + in_pod(source).removeprefix(FILE).lstrip("/")

@@ -1,5 +1,5 @@
 """What a revision's pods mount: /tmp of their own, the cache of fetched weights, shared memory, huge pages; read-only the
-claims of model URIs, a chat template, API keys."""
+claims and images of model URIs, a chat template, API keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pagefleet_contract import engine_keys
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
-from pagefleet_operator.domain.runtimes.uris import claims, mount_path
+from pagefleet_operator.domain.runtimes.uris import claims, image_path, images, mount_path
 
 GROUP_READS = 0o440
 CACHE, CACHE_FOLDER = "model-cache", "/var/cache/pagefleet"
@@ -39,6 +39,10 @@ def volumes(spec: RevisionSpec) -> tuple[list[dict[str, Any]], list[dict[str, An
         name = f"models-{number}"
         defined.append({"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
         mounts.append({"name": name, "mountPath": mount_path(claim), "readOnly": True})
+    for number, reference in enumerate(images(spec.model)):
+        name = f"model-image-{number}"
+        defined.append({"name": name, "image": {"reference": reference, "pullPolicy": "IfNotPresent"}})
+        mounts.append({"name": name, "mountPath": image_path(reference), "readOnly": True})
     if spec.model.cache_claim:
         defined.append({"name": CACHE, "persistentVolumeClaim": {"claimName": spec.model.cache_claim}})
         mounts.append({"name": CACHE, "mountPath": CACHE_FOLDER})

@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
+from pagefleet_operator.domain.runtimes.uris import OCI, PVC, image, sources
 from pagefleet_operator.domain.spec.schema.structure import SpecError
 
 Globs = tuple[str, ...] | None  # None: everything is allowed; (): nothing is
-CLAIM = "pvc://"
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,11 @@ def named(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     )
     yield from (entry for entry in given if entry[2])
     yield from _named_by_pods(view)
-    sources = [
-        ("spec.model.source", model.source),
-        ("spec.model.speculation.model", model.speculation.model),
-        *((f"spec.model.adapters[{index}].source", one.source) for index, one in enumerate(model.adapters)),
-    ]
-    for field, source in sources:
-        if source.startswith(CLAIM):
-            yield "claims", field, source.removeprefix(CLAIM).partition("/")[0]
+    for field, source in sources(model):
+        if source.startswith(PVC):
+            yield "claims", field, source.removeprefix(PVC).partition("/")[0]
+        elif source.startswith(OCI):
+            yield "images", field, image(source)
 
 
 def _named_by_pods(view: RevisionSpec) -> Iterator[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 
-ADAPTER_SCHEMES = ("pvc", "file")
+ADAPTER_SCHEMES = ("pvc", "oci", "file")
 CACHE_ENV = ("HF_HOME", "HF_HUB_CACHE")
 OWNED_ENV = ("OMP_NUM_THREADS", "PAGEFLEET_TERMINATION_LOG", "HOME")
 

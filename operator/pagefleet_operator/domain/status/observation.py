@@ -266,6 +266,9 @@ class Observation:
     memo: MutableMapping[str, object] = field(default_factory=dict, compare=False, repr=False)
     policy: Policy = EVERYTHING  # the operator's own limits on what specs may name
     groups: bool = False  # whether the cluster serves LeaderWorkerSets; read only when a revision needs one
+    dropped: frozenset[str] = (
+        frozenset()
+    )  # fields of pods (manifests.pod_fields) that a revision needs and the API server drops
     created: float = 0.0  # when the InferenceService was created
     records: tuple[RecordReading, ...] = ()
     announced_records: int = (

@@ -53,7 +53,11 @@ ADAPTERS = array(
         "An adapter.",
         {
             "name": text("What clients put into `model`.", pattern=ADAPTER, longest=128),
-            "source": text("Its folder: pvc://claim/path or file:///path.", pattern=URI, longest=1024),
+            "source": text(
+                "Its folder: pvc://claim/path, oci://registry/name@sha256:DIGEST/path or file:///path.",
+                pattern=URI,
+                longest=1024,
+            ),
         },
         ("name", "source"),
     ),

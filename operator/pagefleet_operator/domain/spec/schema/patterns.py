@@ -14,13 +14,17 @@ from pagefleet_contract.quantity import CONFIDENCE, DURATION, PART, PERCENT, QUA
 SOURCES: Mapping[str, str] = {
     "hf": "hf://org/name[@revision]",
     "pvc": "pvc://claim/path",
+    "oci": "oci://registry/name@sha256:DIGEST[/path]",
     "file": "file:///path",
     "python": "python://package/file.gguf",
 }
 *_FIRST, _LAST = SOURCES.values()
 SOURCE_FORMS = f"{', '.join(_FIRST)} or {_LAST}"
 
-URI = r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?)$"
+URI = (
+    r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?"
+    r"|oci://[a-z0-9][-A-Za-z0-9._:/]*@sha256:[0-9a-f]{64}(/.*)?)$"
+)
 OBJECT_KEY = r"^[-._a-zA-Z0-9]+$"
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 # Of a label or annotation: an optional DNS subdomain of at most 252 and a slash, then a name of at most 63.
