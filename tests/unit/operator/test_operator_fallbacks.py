@@ -1,5 +1,5 @@
 """Protects the signal `fallbacks` of the guard: a revision whose requests the fallback service has to answer is rolled back, with
-both shares; one whose requests fall back as those of the stable, rarely, or for half a minute, is not."""
+both shares; one whose requests fall back as those of the stable, rarely, or for less than a minute, is not."""
 
 from __future__ import annotations
 
@@ -61,11 +61,19 @@ def test_a_canary_whose_requests_fall_back_as_those_of_the_stable_is_not(
     assert ("the stable revision falls back as often" in verdict.record.message) is (canary[1] > 0)
 
 
-def test_half_a_minute_of_fallbacks_rolls_nothing_back() -> None:
-    short = [*traffic((10, 0), (10, 0), 100), *traffic((10, 0), (0, 10), 15, 100), *traffic((10, 0), (10, 0), 300, 115)]
-    for end in range(210, len(short), 30):
-        verdict = judge(short[:end])
-        assert verdict is not None and verdict.reason == "", verdict.record.message
+@pytest.mark.parametrize("after_promotion", [False, True])
+@pytest.mark.parametrize(("slices", "convicted"), [(25, False), (100, True)])
+def test_fallbacks_of_less_than_a_minute_roll_nothing_back(slices: int, convicted: bool, after_promotion: bool) -> None:
+    """25 slices are 50 seconds."""
+    stable = (0, 0) if after_promotion else (10, 0)
+    pieces = [*traffic(stable, (10, 0), 100), *traffic(stable, (0, 10), slices, 100)]
+    pieces += traffic(stable, (10, 0), 300, 100 + slices)
+    reasons = set()
+    for end in range(200, len(pieces), 10):
+        verdict = judge(pieces[:end], after_promotion=after_promotion)
+        assert verdict is not None
+        reasons.add(verdict.reason)
+    assert reasons == ({"", "Fallbacks"} if convicted else {""})
 
 
 def test_a_promoted_revision_without_pods_is_rolled_back_although_nothing_ended_and_nothing_failed() -> None:

@@ -41,6 +41,7 @@ MIN_REQUESTS = 20
 EXCESS_PART = 0.1  # of the error level of `errors` is for each of EXCESSES
 CLEAR_RATIO = 5.0  # times the stable's share
 MAX_PERIOD_LOG = 1.5  # so that an excess must last for six periods
+MAX_FALLBACK_LOG = 0.75  # of a period: the evidence takes log(100) at least, so fallbacks must last for a minute
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ def judge_fallbacks(
 ) -> Verdict:
     """Judge the requests that another service answered, as `judge` judges the failed ones.
 
-    What a period adds is bounded: pods that are not ready for half a minute roll nothing back.
+    What a period adds is bounded: pods that are not ready for less than a minute roll nothing back.
     """
-    evidence = gather(stored, replace(subject, ceiling=MAX_PERIOD_LOG), periods, _of_fallbacks)
+    evidence = gather(stored, replace(subject, ceiling=MAX_FALLBACK_LOG), periods, _of_fallbacks)
     wording = _Wording(FALLBACKS, "Fallbacks", "were answered by the fallback service", "falls back as often")
     return replace(_judge_share(wording, evidence, level), failures=(evidence.settled,))
 
