@@ -201,6 +201,7 @@ def test_sleep_ends_all_pins(served: Serving) -> None:
     pinned(served)
     assert served.ask("POST", "/sleep").status == 200
     assert pins(served) == []
+    until(lambda: served.metric("pagefleet_prefix_cache_pins") == 0, "the engine still has the pin")
     assert served.ask("POST", "/wake_up").status == 200
     assert cached(served) == 0
 

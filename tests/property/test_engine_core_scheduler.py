@@ -119,7 +119,7 @@ class Machine(RuleBasedStateMachine):
             self.hashes[name] = page_hashes(tokens, self.limits.page_size, root)
             new = [digest for digest in self.hashes[name] if digest not in pins]
             if pins.pages + len(new) <= pins.most:
-                self.scheduler.pin(name, tokens, root, self.now + random.randint(1, 200))
+                self.scheduler.pin(name, tokens, root, self.now + random.choice((5, 50, 500, math.inf)))
             else:
                 with pytest.raises(PinRefused):
                     self.scheduler.pin(name, tokens, root, self.now)

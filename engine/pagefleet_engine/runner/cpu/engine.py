@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -140,12 +141,13 @@ class Engine:
 
     def next_end(self) -> float | None:
         """Return when the first pin ends; None when none does."""
-        return None if self._loaded is None else self._scheduler.pool.pins.next_end()
+        return self._scheduler.pool.pins.next_end()
 
     def sleep(self, level: int) -> None:
         """Give the KV pages back, and with level 2 the weights too. Raises ValueError when requests are open."""
         if self.has_work():
             raise ValueError("requests are open")
+        self._scheduler.expire(math.inf)  # the pins go with their pages
         if level >= 2:
             self._asleep = None
         elif self._loaded is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -142,12 +143,13 @@ class DeviceEngine:
 
     def next_end(self) -> float | None:
         """Return when the first pin ends; None when none does."""
-        return None if self._asleep else self._scheduler.pool.pins.next_end()
+        return self._scheduler.pool.pins.next_end()
 
     def sleep(self, level: int) -> None:
         """Give the KV pages back, and with level 2 the weights too. Raises ValueError when requests are open."""
         if self.has_work():
             raise ValueError("requests are open")
+        self._scheduler.expire(math.inf)  # the pins go with their pages
         self._asleep = True
         self._workers.sleep(level)
         self._rank.sleep(level)
