@@ -3,6 +3,8 @@ no pods are made of a field that this server, Kubernetes 1.20, does not know."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.cluster.plane import Plane
 from support.cluster.services import NAMESPACE, audited, decided_more, service, settled
@@ -82,25 +84,34 @@ async def children(plane: Plane, name: str) -> list[str]:
     return listed.out.split()
 
 
-async def test_no_pods_are_made_without_a_field_that_the_server_drops(plane: Plane) -> None:
-    document = service("dropped")
-    document["spec"]["model"] = {"source": f"oci://registry.example/llama@sha256:{'0a' * 32}/models"}
+IMAGE = {"model": {"source": f"oci://registry.example/llama@sha256:{'0a' * 32}/models"}}
+CLAIM = {"pod": {"resourceClaims": [{"name": "port", "resourceClaimName": "fabric"}]}, "resources": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "field", "dropped"),
+    [
+        ("image", IMAGE, "spec.model.source", "volumes[].image"),
+        ("claim", CLAIM, "spec.pod.resourceClaims", "resourceClaims"),
+    ],
+)
+async def test_no_pods_are_made_without_a_field_that_the_server_drops(
+    plane: Plane, name: str, given: dict[str, Any], field: str, dropped: str
+) -> None:
+    document = service(name)
+    document["spec"] |= given
     await plane.kubectl.apply(document)
     state = await settled(
-        plane,
-        "dropped",
-        "a condition names the field",
-        lambda v: v.condition("Degraded")["reason"] == "PodFieldDropped",
+        plane, name, "a condition names the field", lambda v: v.condition("Degraded")["reason"] == "PodFieldDropped"
     )
-    assert "spec.model.source: this API server drops volumes[].image of pods" in state.condition("Ready")["message"]
-    await decided_more(plane, "dropped")
-    assert await children(plane, "dropped") == []
-    assert len(await reported(plane, "dropped", "PodFieldDropped")) == 1
+    assert f"{field}: this API server drops {dropped} of pods" in state.condition("Ready")["message"]
+    await decided_more(plane, name)
+    assert await children(plane, name) == []
+    assert len(await reported(plane, name, "PodFieldDropped")) == 1
     probes = [one for one in audited(plane) if one["objectRef"].get("name") == "pagefleet-dry-run"]
     assert all("dryRun=All" in one["requestURI"] for one in probes)
-    document["spec"]["model"] = {"source": "file:///models/llama"}
-    await plane.kubectl.apply(document)
-    await settled(plane, "dropped", "the other source has pods", lambda v: v.is_true("Ready"))
+    await plane.kubectl.apply(service(name))
+    await settled(plane, name, "without the field it has pods", lambda v: v.is_true("Ready"))
 
 
 async def test_a_field_that_the_server_refuses_is_named_by_an_event(plane: Plane) -> None:

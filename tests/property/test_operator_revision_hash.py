@@ -30,8 +30,9 @@ EMPTY: tuple[tuple[str, ...], ...] = (
     ("model", "adapters"), ("engine", "env"), ("engine", "args"), ("engine", "limits"), ("engine", "kvCache"),
     ("engine", "scheduling"), ("placement", "nodeSelector"), ("placement", "tolerations"),
     ("placement", "topologySpreadConstraints"), ("resources", "hugePages"),
+    ("pod", "resourceClaims"),
 )  # fmt: skip
-LISTS = {"adapters", "env", "args", "tolerations", "topologySpreadConstraints"}
+LISTS = {"adapters", "env", "args", "tolerations", "topologySpreadConstraints", "resourceClaims"}
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 

@@ -32,6 +32,7 @@ ZONE, HOST = (
     {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway"}
     for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
 )
+CLAIMS = [{"name": name, "resourceClaimTemplateName": "t"} for name in ("gpu", "port")]
 SECRET, CONFIG = {"name": "tokens", "key": "hub"}, {"name": "settings", "key": "mode"}
 
 
@@ -57,6 +58,43 @@ ENGINE_EXAMPLES = (
         "system-cluster-critical and system-node-critical are for the cluster's own pods",
         {"pod": {"priorityClassName": "system-node-critical"}},
         {"pod": {"priorityClassName": "interactive"}},
+    ),
+    *(
+        Example(
+            "spec.pod.resourceClaims",
+            "each entry needs resourceClaimName or resourceClaimTemplateName",
+            {"pod.resourceClaims": [*CLAIMS, {"name": "a", **refused}]},
+            {"pod.resourceClaims": [*CLAIMS, {"name": "a", "resourceClaimName": "c"}]},
+        )
+        for refused in ({}, {"resourceClaimName": "c", "resourceClaimTemplateName": "t"})
+    ),
+    Example(
+        "spec.pod.resourceClaims",
+        "no name may come twice",
+        {"pod.resourceClaims": [*CLAIMS, {"name": "gpu", "resourceClaimName": "c"}]},
+        {"pod.resourceClaims": CLAIMS},
+    ),
+    *(
+        Example(
+            "spec.pod.resourceClaims",
+            "each entry must have accelerators beside spec.resources.accelerator",
+            {**GPU, "pod.resourceClaims": [{**CLAIMS[0], "accelerators": True}, CLAIMS[1]]},
+            accepted,
+        )
+        for accepted in (
+            {"pod.resourceClaims": CLAIMS},
+            {**GPU, "pod.resourceClaims": []},
+            {**GPU, "pod.resourceClaims": [{**one, "accelerators": one is CLAIMS[0]} for one in CLAIMS]},
+        )
+    ),
+    *(
+        Example(
+            "spec.resources.accelerator",
+            "is required where spec.pod.resourceClaims gives accelerators",
+            {"pod.resourceClaims": [CLAIMS[1], {**CLAIMS[0], "accelerators": True}]},
+            {"pod.resourceClaims": [{**CLAIMS[0], "accelerators": given}], **more},
+        )
+        for given, more in ((True, GPU), (False, {}))
     ),
     Example(
         "spec.placement.topologySpreadConstraints",

@@ -65,6 +65,11 @@ CONSTRAINT = st.fixed_dictionaries(
     {"topologyKey": NAMES, "whenUnsatisfiable": st.sampled_from(["DoNotSchedule", "ScheduleAnyway"])},
     optional={"minDomains": LENGTH},
 )
+POD_CLAIM = st.fixed_dictionaries(
+    {"name": NAMES},
+    optional=dict.fromkeys(("resourceClaimName", "resourceClaimTemplateName"), st.just("c"))
+    | {"accelerators": st.booleans()},
+)
 PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     (): st.fixed_dictionaries(
         {
@@ -130,6 +135,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                     ),
                 },
             ),
+            "pod": st.fixed_dictionaries({}, optional={"resourceClaims": st.lists(POD_CLAIM, max_size=2)}),
             "rollout": st.fixed_dictionaries({}, optional={"guard": ENGINE_GUARD}),
             "traffic": st.fixed_dictionaries(
                 {},
@@ -163,7 +169,13 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
         {"method": st.sampled_from(["ngram", "draft", "none"])}, optional={"model": st.just("file:///d")}
     ),
     ("engine",): st.fixed_dictionaries({}, optional={"env": st.lists(VARIABLE, max_size=3)}),
-    ("pod",): st.fixed_dictionaries({}, optional={"priorityClassName": st.sampled_from(["system-node-critical", "a"])}),
+    ("pod",): st.fixed_dictionaries(
+        {},
+        optional={
+            "priorityClassName": st.sampled_from(["system-node-critical", "a"]),
+            "resourceClaims": st.lists(POD_CLAIM, max_size=3),
+        },
+    ),
     ("placement",): st.fixed_dictionaries({}, optional={"topologySpreadConstraints": st.lists(CONSTRAINT, max_size=3)}),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries(

@@ -160,6 +160,7 @@ class Pod:
     priority_class_name: str = ""
     scheduler_name: str = ""
     runtime_class_name: str = ""
+    resource_claims: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,15 @@ from typing import Any
 from pagefleet_contract.engine_metrics import annotation
 from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.revision_spec import Resources
+from pagefleet_operator.domain.base.revision_spec import Pod, RevisionSpec
 from pagefleet_operator.domain.runtimes.catalog import launch_of
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.volumes import volumes
 
 USER = 65532
 AFTER_DRAIN = 30
+# The fields of a claim of spec.pod that the pod has, and those that the engine's container has.
+CLAIMED, USED = ("name", "resourceClaimName", "resourceClaimTemplateName"), ("name", "request")
 OVER_NODES: Mapping[str, Any] = {
     "maxSkew": 1,
     "topologyKey": "kubernetes.io/hostname",
@@ -87,6 +89,7 @@ def required(child: Child) -> dict[str, Any]:
         "priorityClassName": pod.priority_class_name,
         "schedulerName": pod.scheduler_name,
         "runtimeClassName": pod.runtime_class_name,
+        "resourceClaims": _claims(pod, CLAIMED),
     }
     return {name: value for name, value in given.items() if value}
 
@@ -100,7 +103,7 @@ def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> di
         "args": [*launch.args, *engine.args],
         "env": list({entry["name"]: dict(entry) for entry in [*launch.env, *engine.env]}.values()),
         "ports": [{"name": "http", "containerPort": launch.port, "protocol": "TCP"}],
-        "resources": _amounts(child.spec.resources),
+        "resources": _amounts(child.spec),
         "startupProbe": _probe(launch.startup, period=1, failures=1800),
         "readinessProbe": _probe(launch.readiness, period=2, failures=launch.readiness_failures),
         "livenessProbe": _probe(launch.liveness, period=10, failures=6),
@@ -129,15 +132,23 @@ def release() -> str:
         return "latest"
 
 
-def _amounts(resources: Resources) -> dict[str, Any]:
+def _amounts(spec: RevisionSpec) -> dict[str, Any]:
     """CPU is requested and not limited: a throttled engine stalls every stream at once."""
+    resources = spec.resources
     requests, limits = {"cpu": resources.cpu, "memory": resources.memory}, {"memory": resources.memory}
     accelerator = resources.accelerator
-    if accelerator:
+    if accelerator and not any(entry.get("accelerators") for entry in spec.pod.resource_claims):
         limits[accelerator.name] = requests[accelerator.name] = str(accelerator.count)
     for size, memory in sorted(resources.huge_pages.items()):  # Kubernetes overcommits neither of the two
         limits[f"hugepages-{size}"] = requests[f"hugepages-{size}"] = memory
-    return {"requests": requests, "limits": limits}
+    return {"requests": requests, "limits": limits} | (
+        {"claims": claims} if (claims := _claims(spec.pod, USED)) else {}
+    )
+
+
+def _claims(pod: Pod, fields: tuple[str, ...]) -> list[dict[str, str]]:
+    """These fields of each of the spec's claims."""
+    return [{name: entry[name] for name in fields if name in entry} for entry in pod.resource_claims]
 
 
 def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:

@@ -23,13 +23,18 @@ class PodField:
     container: Mapping[str, Any]
 
 
-IMAGE_VOLUMES = "volumes[].image"
-MOUNTED = "models"
+IMAGE_VOLUMES, RESOURCE_CLAIMS = "volumes[].image", "resourceClaims"
+MOUNTED, CLAIM = "models", "devices"
 FIELDS: Mapping[str, PodField] = {
     IMAGE_VOLUMES: PodField(
         "Kubernetes 1.35, or 1.31 with the feature gate ImageVolume",
         {"volumes": [{"name": MOUNTED, "image": {"reference": "pagefleet/none", "pullPolicy": "IfNotPresent"}}]},
         {"volumeMounts": [{"name": MOUNTED, "mountPath": "/models", "readOnly": True}]},
+    ),
+    RESOURCE_CLAIMS: PodField(
+        "Kubernetes 1.34, or 1.32 with the feature gate DynamicResourceAllocation",
+        {"resourceClaims": [{"name": CLAIM, "resourceClaimTemplateName": "none"}]},
+        {"resources": {"claims": [{"name": CLAIM}]}},
     ),
 }
 
@@ -37,7 +42,8 @@ FIELDS: Mapping[str, PodField] = {
 def needed(spec: RevisionSpec) -> dict[str, str]:
     """The names of FIELDS that a revision's pods have, each with the field of the spec that asks for it. Total."""
     images = [field for field, source in sources(spec.model) if str(source).startswith(OCI)]
-    return {IMAGE_VOLUMES: images[0]} if images else {}
+    asking = {IMAGE_VOLUMES: images[0]} if images else {}
+    return asking | ({RESOURCE_CLAIMS: "spec.pod.resourceClaims"} if spec.pod.resource_claims else {})
 
 
 def needed_by(spec: object, status: Mapping[str, Any]) -> frozenset[str]:
@@ -79,19 +85,7 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, Mapping) and isinstance(other, Mapping) and one.get("name") == other.get("name")
 
 
-@dataclass(frozen=True)
-class Lack:
-    """A field `name` of pods that a revision needs and the API server drops, and the field of the spec that asks for it."""
-
-    name: str
-    asked_by: str
-
-    @property
-    def needs(self) -> str:
-        return FIELDS[self.name].needs
-
-
-def lacking(spec: RevisionSpec, dropped: Collection[str]) -> Lack | None:
-    """The first lack of a revision; None where it has none."""
+def lacking(spec: RevisionSpec, dropped: Collection[str]) -> tuple[str, str] | None:
+    """The first field that the revision needs and the API server drops, and the field of the spec that asks for it."""
     asking = needed(spec).items() if dropped else ()
-    return next((Lack(name, asked_by) for name, asked_by in asking if name in dropped), None)
+    return next((entry for entry in asking if entry[0] in dropped), None)

@@ -43,10 +43,11 @@ def problem(
     specs = {record.hash: revision_spec(record.spec) for record in known if record.spec}
     for revision, spec in ((name, specs[name]) for name in in_use if name in specs):
         if lack := pod_fields.lacking(spec, dropped):
+            field, asked_by = lack
             return Problem(
                 DROPPED,
-                f"revision {revision}: {lack.asked_by}: this API server drops {lack.name} of pods, so they would start "
-                f"without it; it needs {lack.needs}",
+                f"revision {revision}: {asked_by}: this API server drops {field} of pods, so they would start without it; "
+                f"it needs {pod_fields.FIELDS[field].needs}",
             )
         if spec.nodes > 1 and not served:
             return Problem(

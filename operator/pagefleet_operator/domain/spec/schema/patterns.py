@@ -25,6 +25,7 @@ URI = (
     r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?"
     r"|oci://[a-z0-9][-A-Za-z0-9._:/]*@sha256:[0-9a-f]{64}(/.*)?)$"
 )
+LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # of DNS
 OBJECT_KEY = r"^[-._a-zA-Z0-9]+$"
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 # Of a label or annotation: an optional DNS subdomain of at most 252 and a slash, then a name of at most 63.
@@ -55,6 +56,7 @@ ALLOWED: Mapping[str, str] = {
     QUANTITY: "a quantity such as 500m, 2 or 4Gi",
     URI: SOURCE_FORMS,
     OBJECT_NAME: "an object's name: lower-case letters, digits, - and ., with a letter or digit at both ends",
+    LABEL: "a name of lower-case letters, digits and -, at most 63, with a letter or digit at both ends",
     OBJECT_KEY: "a key: letters, digits, -, _ and .",
     LABEL_VALUE: "a label's value: letters, digits, -, _ and ., with a letter or digit at both ends, or empty",
     LABEL_NAME: "a label's name such as topology.kubernetes.io/zone",

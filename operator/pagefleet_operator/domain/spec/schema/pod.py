@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagefleet_contract.names import OBJECT_NAME
 from pagefleet_operator.domain.spec.schema.fields import array, record, table, text
-from pagefleet_operator.domain.spec.schema.patterns import LABEL_VALUE
+from pagefleet_operator.domain.spec.schema.patterns import LABEL, LABEL_VALUE
 
 POD = record(
     "What the cluster's rules ask of a replica's pods. A change makes a new revision.",
@@ -33,5 +33,26 @@ POD = record(
         "priorityClassName": text("The PriorityClass of the pods.", pattern=OBJECT_NAME),
         "schedulerName": text("The scheduler of the pods; the cluster's default when omitted.", pattern=OBJECT_NAME),
         "runtimeClassName": text("The RuntimeClass of the pods.", pattern=OBJECT_NAME),
+        "resourceClaims": array(
+            "Devices of dynamic resource allocation, which the engine uses.",
+            record(
+                "A core/v1 PodResourceClaim, with resourceClaimName or resourceClaimTemplateName.",
+                {
+                    "name": text("Its name in this spec.", pattern=LABEL, longest=63),
+                    "resourceClaimName": text("A ResourceClaim, which all pods share.", pattern=OBJECT_NAME),
+                    "resourceClaimTemplateName": text(
+                        "A ResourceClaimTemplate: each pod gets a claim of its own.", pattern=OBJECT_NAME
+                    ),
+                    "request": text("The one request of the claim that is used; all when omitted.", longest=126),
+                    "accelerators": {
+                        "type": "boolean",
+                        "description": "Whether spec.resources.accelerator comes from it. Pods then ask for no extended "
+                        "resource: its name and count tell the engine what the claim gives.",
+                    },
+                },
+                ("name",),
+            ),
+            8,
+        ),
     },
 )
