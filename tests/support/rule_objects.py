@@ -65,6 +65,10 @@ CONSTRAINT = st.fixed_dictionaries(
     {"topologyKey": NAMES, "whenUnsatisfiable": st.sampled_from(["DoNotSchedule", "ScheduleAnyway"])},
     optional={"minDomains": LENGTH},
 )
+OBJECTIVE = st.fixed_dictionaries(
+    {"name": NAMES, "signal": st.sampled_from(["errors", "ttft"])},
+    optional={"maxRate": st.sampled_from(["0%", "0.0%", "1%"]), "seconds": st.just(2), "quantile": st.just(0.9)},
+)
 POD_CLAIM = st.fixed_dictionaries(
     {"name": NAMES},
     optional=dict.fromkeys(("resourceClaimName", "resourceClaimTemplateName"), st.just("c"))
@@ -176,6 +180,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
             "resourceClaims": st.lists(POD_CLAIM, max_size=3),
         },
     ),
+    ("slo",): st.fixed_dictionaries({"objectives": st.lists(OBJECTIVE, max_size=3)}),
     ("placement",): st.fixed_dictionaries({}, optional={"topologySpreadConstraints": st.lists(CONSTRAINT, max_size=3)}),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries(
