@@ -81,14 +81,23 @@ class Prices:
         return math.log(self.canary / self.stable) if min(self.stable, self.canary) > 0 else 0.0
 
 
+@dataclass(frozen=True)
+class _Question:
+    """Whether the canary is worse than `limit`, a difference of logarithms. It is `worse` by that share, where `accepted` would be."""
+
+    name: str
+    limit: float
+    worse: float
+    accepted: float
+
+
 def judge(canary: Iterable[Slice], stable: Iterable[Slice], max_decrease: float, level: float) -> Verdict:
     """Compare the revisions by their slices of the same time, at the error level `level`."""
     blocks, limit = _blocks(canary, stable), -math.log(1 - max_decrease)
     slow = sum(block.difference > limit for block in blocks)
     decrease = 1 - math.exp(-_median(blocks)) if blocks else 0.0
-    return _verdict(
-        THROUGHPUT, blocks, limit, decrease, max_decrease, _sentence(blocks, slow, decrease, max_decrease), level
-    )
+    question = _Question(THROUGHPUT, limit, decrease, max_decrease)
+    return _verdict(question, blocks, _sentence(blocks, slow, decrease, max_decrease), level)
 
 
 def judge_cost(
@@ -106,20 +115,19 @@ def judge_cost(
         f"limit {max_increase:+.0%}; dearer than that in {dear} of {len(blocks)} blocks; a replica costs {prices.canary:g} an "
         f"hour, one of the stable {prices.stable:g}"
     )
-    return _verdict(COST, blocks, limit, increase, max_increase, text, level)
+    return _verdict(_Question(COST, limit, increase, max_increase), blocks, text, level)
 
 
-def _verdict(
-    name: str, blocks: Sequence[_Block], limit: float, worse: float, accepted: float, text: str, level: float
-) -> Verdict:
-    """Bet on the blocks whose difference is above `limit`. The canary is `worse` by that much, where `accepted` would be."""
+def _verdict(question: _Question, blocks: Sequence[_Block], text: str, level: float) -> Verdict:
+    """Bet on the blocks whose difference is above the question's limit."""
+    name, worse = question.name, question.worse
     mixture, shares = OnsetMixture.of(len(SHARES)), (1 / len(SHARES),) * len(SHARES)
     for block in blocks:
-        beyond = block.difference > limit
+        beyond = block.difference > question.limit
         mixture = mixture.after([math.log(2 * (share if beyond else 1 - share)) for share in SHARES], shares, PRIOR)
     requests = sum(block.canary.count for block in blocks), sum(block.stable.count for block in blocks)
     value = value_of(mixture.log)
-    proven, suspicious = value >= 1 / level, value >= SUSPICIOUS or worse > accepted
+    proven, suspicious = value >= 1 / level, value >= SUSPICIOUS or worse > question.accepted
     if proven and worse > 0:
         outcome = Outcome.REGRESSED
     elif len(blocks) < MIN_BLOCKS:
@@ -131,7 +139,7 @@ def _verdict(
         outcome, text = Outcome.INCONCLUSIVE, f"suspicious, not proven: {text}"
     else:
         outcome = Outcome.PASSED
-    record = record_without_latency(name, worse, accepted, requests[0], value)
+    record = record_without_latency(name, worse, question.accepted, requests[0], value)
     signal = SignalRecord(name, "", outcome.value, requests[1], requests[0], evidence=value, message=text)
     return make_verdict(outcome, record, text, None, REASONS[name] if outcome is Outcome.REGRESSED else "", (signal,))
 
