@@ -1,21 +1,33 @@
-"""Scene: a burst fills the queue and the KV pages; replicas go up, a pod is killed, replicas come down, no stream is cut."""
+"""Scene: a burst fills the queue and the KV pages; replicas go up, replicas come down, no stream is cut. The service has
+promises meanwhile, and its status shows that every request of the scene was counted in them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from typing import Any
 
 from pagefleet_local.demo.scenes.canary import whole
-from pagefleet_local.demo.stage import Stage
+from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
 from pagefleet_local.fleet.view import View
 
 TITLE = "A burst: queue depth and KV pages raise the replicas; afterwards they come down and no stream is cut"
 BURST, LONG = 24, 160
+PROMISES = {
+    "window": "1d",
+    "objectives": [
+        {"name": "whole", "signal": "e2e", "quantile": 0.95, "seconds": 120},
+        {"name": "available", "signal": "errors", "maxRate": "1%"},
+    ],
+}
 
 
 async def play(stage: Stage) -> None:
     narrator = stage.narrator
     await stage.load.drain()
+    before = (await stage.view()).status
+    await promise(stage)
     began = time.time()
     narrator.say(f"burst: waves of {BURST} requests of {LONG} tokens at once")
     waves = asyncio.create_task(_waves(stage))
@@ -29,7 +41,47 @@ async def play(stage: Stage) -> None:
     await streams
     for decision in down.status.get("decisions", [])[-6:]:
         narrator.output(f"{decision['time']} {decision['kind']}: {decision['message']}")
-    whole(stage, stage.load.since(began), "the burst and the scale-down")
+    ended = stage.load.since(began)
+    whole(stage, ended, "the burst and the scale-down")
+    await _kept(stage, len(ended), before["stable"])
+
+
+async def promise(stage: Stage) -> None:
+    """Add PROMISES to the running service."""
+    patch = json.dumps({"spec": {"slo": PROMISES}})
+    command = ("patch", "inferenceservice", NAME, "-n", NAMESPACE, "--type=merge", "-p", patch)
+    stage.narrator.command(f"kubectl patch isvc {NAME} --type=merge -p '{patch}'")
+    stage.narrator.output((await stage.kubectl.run(*command)).text)
+    await stage.watch(lambda v: bool(_objectives(v)), timeout=60, what="the operator has the promises")
+
+
+async def _kept(stage: Stage, ended: int, stable: str) -> None:
+    """Check that the requests of the scene were counted in each promise, and that no promise was broken.
+
+    A gateway may learn of the promises a moment after the operator, so requests of the first wave may be missing.
+    """
+    narrator = stage.narrator
+    view = await stage.watch(
+        lambda v: _counted(v) >= ended - BURST, timeout=120, what="the promises count the requests"
+    )
+    for one in _objectives(view):
+        narrator.check(
+            one["requests"] <= ended and one.get("left", 0.0) >= 0,
+            f"{one['name']} ({one['promise']}): {one['requests']} requests, {one['missed']} missed it",
+        )
+    narrator.check(
+        view.status["slo"]["left"].endswith("%"), f"kubectl get isvc shows {view.status['slo']['left']} in SLO"
+    )
+    narrator.check(view.status["stable"] == stable, "a promise makes no new revision")
+
+
+def _counted(view: View) -> int:
+    return min((one["requests"] for one in _objectives(view)), default=0)
+
+
+def _objectives(view: View) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (view.status.get("slo") or {}).get("objectives", [])
+    return found
 
 
 async def _waves(stage: Stage) -> None:
