@@ -94,7 +94,7 @@ def rollout(now: float, at: float = 1.0) -> Status:
             RevisionRecord(CANARY, now - 700, {}, 3 if at > 0.5 else 1, 3),
         ),
         conditions=(ready,),
-        slo=SLORecord(now, 30 * 86400.0, "-12.0%", OBJECTIVES),
+        slo=SLORecord(now, now, 30 * 86400.0, "-12.0%", OBJECTIVES),
         decisions=(
             DecisionRecord(now - 3600, "ScaledUp", "replicas 6 to 8: 41 requests wait, 12 % of KV pages are free"),
             DecisionRecord(now - 700, "CanaryStarted", f"revision {CANARY}: spec.model.source changed"),

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from support.sample_service import sample
 from support.virtual.cluster import Cluster
 
+from pagefleet_contract.slo import MAX_OBJECTIVES
 from pagefleet_operator.alerts.payload import MAX_STORED, MAX_STORED_BYTES, bounded, merge, parse
 from pagefleet_operator.domain.base.stored_size import MAX_MATCH_BYTES, MAX_SNAPSHOT_BYTES, size
 from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.slo.attainment import MAX_DAYS
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
 from pagefleet_operator.domain.spec.parse import parse as parse_spec
 from pagefleet_operator.domain.status import budget, codec
@@ -27,12 +29,15 @@ from pagefleet_operator.domain.status.status import (
     AlertRecord,
     BaselineRecord,
     Condition,
+    DayRecord,
     DecisionRecord,
+    ObjectiveRecord,
     Phase,
     PreviousRecord,
     Rejection,
     RevisionRecord,
     RolloutRecord,
+    SLORecord,
     Status,
     VerdictRecord,
     Weight,
@@ -40,6 +45,17 @@ from pagefleet_operator.domain.status.status import (
 from pagefleet_operator.domain.status.turn import MAX_DECISIONS, MAX_MESSAGE
 
 NOW = 1_800_000_000.0
+DAYS = tuple(DayRecord(f"2026-11-{day % 30 + 1:02}", 10**9, 10**8) for day in range(MAX_DAYS))
+LARGEST_SLO = SLORecord(
+    NOW,
+    NOW,
+    90 * 86400.0,
+    "-999.0%",
+    tuple(
+        ObjectiveRecord("n" * 63, f"{n}{'n' * 150}", "p" * 150, 10**10, 10**9, -9.9999, 1234.56, NOW, DAYS)
+        for n in range(MAX_OBJECTIVES)
+    ),
+)
 WIDE = st.sampled_from(["x", "<", "é", "\u2028", "\U0001f600", '"'])  # 1 to 6 bytes in etcd
 
 
@@ -81,6 +97,7 @@ def statuses(draw: st.DrawFn) -> Status:
         decisions=tuple(DecisionRecord(NOW, "K", text) for _ in range(draw(st.integers(0, MAX_DECISIONS)))),
         alerts=tuple(AlertRecord(f"f{n}", *_rest(one)) for n, one in enumerate(alerts)),
         previous=PreviousRecord(previous, NOW) if draw(st.booleans()) else None,
+        slo=draw(st.sampled_from([None, LARGEST_SLO])),
         baseline=tuple(BaselineRecord(previous, "ttft", f"s{n}", histogram) for n in range(draw(st.integers(0, 16)))),
     )
 
@@ -109,6 +126,7 @@ def test_every_legal_status_fits_and_what_is_in_use_is_complete(status: Status) 
         one.message[:100] for one in status.decisions[-10:]
     ]
     assert len(fitted.decisions) >= min(10, len(status.decisions))
+    assert fitted.slo == status.slo, "counts that are lost are an error budget that is lost"
     again = budget.fit(fitted, fitted.conditions, NOW + 5).status
     assert size(codec.dump(again)) <= MAX_BYTES
     assert {one.hash for one in again.revisions if one.spec} == {one.hash for one in fitted.revisions if one.spec}, (

@@ -81,12 +81,23 @@ def test_the_record_changes_once_a_minute_or_with_the_spec() -> None:
     attainment = Attainment()
     attainment.add([counted(NOON, 10, 0)])
     stored = kept(attainment, None, NOON)
-    attainment.add([counted(NOON + 58, 10, 0)])
-    assert kept(attainment, stored, NOON + 60) is stored
+    attainment.add([counted(NOON + 40, 10, 0)])
+    assert kept(attainment, stored, NOON + 59) is stored
     tighter = SLO(PROMISED.window, objectives({"objectives": [{**CHAT, "quantile": 0.99}]}))
-    assert kept(attainment, stored, NOON + 60, tighter).objectives[0].requests == 20
-    attainment.add([counted(NOON + 60, 10, 0)])
-    assert kept(attainment, stored, NOON + 62).objectives[0].requests == 30
+    assert kept(attainment, stored, NOON + 59, tighter).objectives[0].requests == 20
+    later = kept(attainment, stored, NOON + 60)
+    assert later.objectives[0].requests == 20, "also when no request has come since"
+    assert kept(attainment, later, NOON + 300) is later, "nothing is written while nothing changes"
+
+
+def test_the_last_hour_passes_and_old_days_leave_the_window_without_any_request() -> None:
+    attainment = Attainment()
+    attainment.add([counted(NOON, 100, 9)])
+    stored = kept(attainment, None, NOON)
+    assert stored.objectives[0].burn == 1.8
+    stored = kept(attainment, stored, NOON + 3700)
+    assert (stored.objectives[0].burn, stored.objectives[0].requests) == (None, 100)
+    assert kept(attainment, stored, NOON + 31 * DAY_SECONDS).objectives[0].left is None
 
 
 def test_another_bound_is_another_objective_and_begins_with_no_requests() -> None:
@@ -114,7 +125,7 @@ def test_stored_counts_that_cannot_be_are_not_continued() -> None:
         DayRecord("2024-10-04", -5, 0),
         DayRecord("2024-10-04", 5, 1),
     )
-    stored = SLORecord(NOON - 9, PROMISED.window, "", (ObjectiveRecord("chat", KEY, "", days=days),))
+    stored = SLORecord(NOON - 9, NOON - 9, PROMISED.window, "", (ObjectiveRecord("chat", KEY, "", days=days),))
     reading = Attainment(stored).reading(NOON)
     assert reading is not None and reading.counts[KEY].days == {20_000: (5, 1)}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pagefleet_contract.slo import Objective
 from pagefleet_operator.domain.slo.days import DAY_SECONDS, day_number, day_text
@@ -20,13 +21,10 @@ NO_COUNTS = ObjectiveCounts()
 
 
 def record(slo: SLO, reading: SLOReading | None, before: SLORecord | None, now: float) -> SLORecord | None:
-    """The record of a service's budgets; `before` unless it is a minute older than the reading, or the spec has changed."""
+    """The record of a service's budgets; `before` while that says the same, or is less than a minute old and of the same spec."""
     if not slo.objectives:
         return None
-    promises = [(one.key, one.promise) for one in slo.objectives]
-    same = before is not None and [(one.key, one.promise) for one in before.objectives] == promises
-    fresh = before is None or (reading is not None and reading.until - before.until >= RECORD_SECONDS)
-    if before is not None and same and before.window == slo.window and not fresh:
+    if before is not None and _is_of(before, slo) and now - before.written < RECORD_SECONDS:
         return before
     counts = reading.counts if reading is not None else _stored(before)
     seconds = reading.seconds if reading is not None else 0.0
@@ -34,7 +32,16 @@ def record(slo: SLO, reading: SLOReading | None, before: SLORecord | None, now: 
         _objective(one, counts.get(one.key, NO_COUNTS), slo.window, seconds, now) for one in slo.objectives
     )
     until = reading.until if reading is not None else before.until if before is not None else 0.0
-    return SLORecord(until, slo.window, _worst(objectives), objectives)
+    made = SLORecord(until, now, slo.window, _worst(objectives), objectives)
+    return (
+        before if before is not None and replace(made, until=before.until, written=before.written) == before else made
+    )
+
+
+def _is_of(record: SLORecord, slo: SLO) -> bool:
+    """Whether a record is about these objectives and this window."""
+    promises = [(one.key, one.promise) for one in record.objectives]
+    return promises == [(one.key, one.promise) for one in slo.objectives] and record.window == slo.window
 
 
 def _objective(

@@ -291,12 +291,13 @@ class ObjectiveRecord:
 
 @dataclass(frozen=True)
 class SLORecord:
-    """The error budgets of the service over `window` seconds. `until` is the start of the newest slice that is counted.
+    """The error budgets of the service over `window` seconds, as of `written`. `until` is the start of the newest slice in them.
 
     `left` is the smallest share that is left, for the column of `kubectl get`.
     """
 
     until: float
+    written: float = 0.0
     window: float = 0.0
     left: str = ""
     objectives: tuple[ObjectiveRecord, ...] = ()
