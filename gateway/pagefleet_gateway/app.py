@@ -73,7 +73,7 @@ class Gateway:
         self.members = Members(settings.pod_name)
         self.members.listen(lambda _: self.ledger.trials.share(1 + len(self.members.addresses)))
         self.quotas = Quotas(self.picker.limits, self.members)
-        self.loads = Loads(Newsroom(self.ledger, self.picker.prefixes), self.members)
+        self.loads = Loads(Newsroom(self.ledger, self.picker.prefixes), self.members, self._release_held)
         self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
         self.metrics = Metrics(self.ledger, self.holding)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
@@ -221,6 +221,11 @@ class Gateway:
     def _release_soon(self) -> None:
         # Not at once: a writer of the state must not run the requests that waited for it.
         asyncio.get_running_loop().call_soon(self.holding.release)
+
+    def _release_held(self) -> None:
+        """Let go what can go now that another gateway has fewer requests in flight."""
+        if self.holding.queued_by_service():
+            self.holding.release()
 
     def _decide_pooled(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
         return self._decide(request if self.pools is None else self.pools.with_service_path(request))

@@ -144,3 +144,23 @@ async def test_only_gateway_pods_may_listen() -> None:
             assert response.status == 403
         async with http.post(url) as response:
             assert response.status == 405
+
+
+async def test_the_limit_of_a_pod_counts_both_gateways_and_a_held_request_goes_when_the_other_s_has_ended() -> None:
+    async with pair(1, gate=asyncio.Semaphore(0)) as (one, two, (engine,)):
+        for fleet in (one, two):
+            fleet.serve((STABLE, 100), pod_limit=2, hold_seconds=30.0, hold_requests=4)
+        first, other = await stream(one), await stream(two)
+        pod = engine.pod()
+        await until(lambda: (in_flight(one, pod), in_flight(two, pod)) == ((1, 1), (1, 1)))
+        held = asyncio.create_task(stream(one))
+        await until(lambda: one.gateway.holding.held(("team", "chat")) == 1)
+        assert len(engine.requests) == 2, "two of both gateways are as many as the pod may have"
+        other.close()  # the other gateway's client leaves
+        third = await held
+        assert len(engine.requests) == 3
+        assert engine.gate is not None
+        for _ in range(6):
+            engine.gate.release()
+        for answer in (first, third):
+            await answer.read()

@@ -39,7 +39,7 @@ class Service:
     sticky_header: str = ""  # lower-case name of the header whose value keeps a client on one revision
     timeout_seconds: float | None = None
     retries: int = 2
-    pod_limit: int = 0  # requests a pod may have in flight before others are held; 0: no limit
+    pod_limit: int = 0  # requests a pod may have in flight, of all gateways, before others are held; 0: no limit
     hold_seconds: float = 0.0  # how long a request may be held; 0: never
     hold_requests: int = 256
     hold_bytes: int = 64 * 1024 * 1024

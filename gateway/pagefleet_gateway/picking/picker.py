@@ -256,14 +256,18 @@ class Picker:
                 return outside_subset(service, len(request.subset))
             return unready(service)
         targets = [service.canary] if forced else [name for name, _ in live]
-        if service.pod_limit and self._all_at_limit(service.pod_limit, [pods[name] for name in targets]):
+        # One question for all revisions, before the draw: a full revision must not lose its share to another.
+        if not any(self._below_limit(service, pods[name]) for name in targets):
             return overloaded(service)
         revision = self.splits.choose(service, live, headers, canary_live)
         if not forced and self._tried_enough(service, revision, pods):
             revision = max(live, key=lambda entry: (entry[0] != revision, entry[1]))[0]
         retries = service.retries if self._ledger.retries.allows(service.key) else 0
         attempts = retries + 1
-        own = self._rank(pods[revision], cost, attempts, now)
+        free = self._below_limit(service, pods[revision])
+        own = self._rank(free, cost, attempts, now)
+        if len(own) < attempts and len(free) < len(pods[revision]):
+            own += self._rank([pod for pod in pods[revision] if pod not in free], cost, attempts - len(own), now)
         spare: list[Pod] = []
         if len(own) < attempts:
             # All attempts carry one key.
@@ -296,18 +300,15 @@ class Picker:
         A pod at its limit gets none: a copy never waits.
         """
         mirrored, percent = service.mirror
-        limit = service.pod_limit
-        own = [pod for pod in pods.get(mirrored, ()) if not limit or self._ledger.in_flight(pod) < limit]
+        own = self._below_limit(service, pods.get(mirrored, ()))
         if not own or mirrored == revision or self._rng.random() * 100 >= percent:
             return None
         return self._rank(own, cost, 1, now)[0]
 
-    def _all_at_limit(self, limit: int, revisions: Sequence[Sequence[Pod]]) -> bool:
-        """Whether every pod of every revision is at its limit. It is one question for all revisions, before the draw: a
-        full revision must not lose its share to another.
-        """
-        pods = [pod for own in revisions for pod in own]
-        return bool(pods) and all(self._ledger.in_flight(pod) >= limit for pod in pods)
+    def _below_limit(self, service: Service, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """Return the pods that may get one more request, those of all gateways counted."""
+        limit = service.pod_limit
+        return [pod for pod in pods if self._ledger.known_in_flight(pod) < limit] if limit else pods
 
     def _tried_enough(self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]]) -> bool:
         """Whether the revision is a canary that has not answered yet, and as many requests wait for it as may."""

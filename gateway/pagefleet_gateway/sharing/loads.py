@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 
 import aiohttp
 import msgspec
@@ -60,10 +61,10 @@ class Listener:
 
 
 class Loads:
-    """The exchange with the other gateways. `follow` runs until cancelled."""
+    """The exchange with the other gateways. `follow` runs until cancelled. `on_news` is called when another's loads have changed."""
 
-    def __init__(self, newsroom: Newsroom, members: Members) -> None:
-        self._newsroom, self._members = newsroom, members
+    def __init__(self, newsroom: Newsroom, members: Members, on_news: Callable[[], None]) -> None:
+        self._newsroom, self._members, self._on_news = newsroom, members, on_news
         self._listeners: set[Listener] = set()
         self._telling: set[asyncio.Task[None]] = set()
         self._heard: dict[str, asyncio.Task[None]] = {}  # by the other gateway's name
@@ -118,6 +119,7 @@ class Loads:
                 silent = True
             finally:
                 self._newsroom.forget(name)
+                self._on_news()
             await asyncio.sleep(RETRY_SECONDS)
 
     def _take_over(self, name: str, data: bytes) -> None:
@@ -125,6 +127,7 @@ class Loads:
         if isinstance(message, dict):
             pods, prefixes, whole = message.get("pods"), message.get("prefixes"), message.get("whole") is True
             self._newsroom.take_over(name, pods, prefixes, time.monotonic(), whole=whole)
+            self._on_news()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         """Tell another gateway. Everybody else is refused: how busy which pod is, is nobody's business."""

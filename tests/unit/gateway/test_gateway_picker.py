@@ -257,3 +257,25 @@ def test_tickets_end_once_and_leave_nothing_behind() -> None:
 
 def test_lines_that_are_none() -> None:
     assert parse(b"[2026] warning") is None and parse(b"{}") is None and parse(b'{"id": "a"') is None
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_a_pod_at_its_limit_is_only_a_retry_s_choice_while_another_has_room(limit: int) -> None:
+    world = World(pod("1", "a"), pod("2", "a"), pod("3", "b"), weights=(("a", 100),), pod_limit=limit)
+    prompt = {"prompt": "word " * 2000}
+    cached = world.pick(body=prompt).choices[0]
+    world.end(1)
+    world.ledger.others.replace("gateway-2", {cached.uid: [1, 0, 0, 0, 0, 0]})
+    choices = world.pick(body=prompt).choices
+    assert (choices[0] == cached) is not bool(limit), "without a limit the pod that has the prompt gets it"
+    assert {one.uid for one in choices} == {"1", "2"}, "a retry stays with the revision"
+
+
+def test_the_limit_of_a_pod_counts_the_requests_of_other_gateways() -> None:
+    world = World(pod("1", "a"), weights=(("a", 100),), pod_limit=3)
+    world.ledger.others.replace("gateway-2", {"1": [2, 0, 0, 0, 0, 0]})
+    assert isinstance(world.ask(), Pick)
+    refused = world.ask()
+    assert isinstance(refused, Refusal) and refused.code == "overloaded"
+    world.ledger.others.forget("gateway-2")
+    assert isinstance(world.ask(), Pick)

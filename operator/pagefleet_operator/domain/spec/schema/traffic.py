@@ -131,7 +131,7 @@ TRAFFIC = record(
             "Limits per pod.",
             {
                 "maxRequestsPerPod": integer(
-                    "Requests a pod may have in flight from one gateway pod before others wait or go to the fallback.",
+                    "Requests a pod may have in flight before others wait or go to the fallback.",
                     1,
                     100_000,
                 )
