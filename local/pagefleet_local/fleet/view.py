@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 
 from pagefleet_local.fleet.kubectl import Document
@@ -16,6 +17,11 @@ class View:
     @property
     def status(self) -> Document:
         return dict(self.document.get("status") or {})
+
+    @property
+    def created(self) -> float:
+        """When the object was created, in UNIX seconds."""
+        return datetime.datetime.fromisoformat(self.document["metadata"]["creationTimestamp"]).timestamp()
 
     @property
     def stable(self) -> str:

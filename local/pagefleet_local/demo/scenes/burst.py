@@ -14,6 +14,9 @@ from pagefleet_local.fleet.view import View
 
 TITLE = "A burst: queue depth and KV pages raise the replicas; afterwards they come down and no stream is cut"
 BURST, LONG = 24, 160
+UNKNOWN_SECONDS = (
+    330.0  # of a new service's life, in which the scaler does not know its load yet and removes no replica
+)
 PROMISES = {
     "window": "1d",
     "objectives": [
@@ -36,7 +39,8 @@ async def play(stage: Stage) -> None:
     await waves
     narrator.say("the burst is served")
     streams = asyncio.create_task(_stream_until_down(stage))
-    down = await stage.watch(_one_left, timeout=180, what="one replica again")
+    young = max(0.0, UNKNOWN_SECONDS - (time.time() - up.created))
+    down = await stage.watch(_one_left, timeout=180 + young, what="one replica again")
     narrator.check(_one_left(down), "replicas came down to 1 again")
     await streams
     for decision in down.status.get("decisions", [])[-6:]:
