@@ -115,7 +115,7 @@ async def test_no_pods_are_made_without_a_field_that_the_server_drops(
 
 
 async def test_a_field_that_the_server_refuses_is_named_by_an_event(plane: Plane) -> None:
-    document = service("refused")
+    document = service("undeclared")
     document["spec"]["placement"] = {
         "topologySpreadConstraints": [
             {
@@ -129,10 +129,10 @@ async def test_a_field_that_the_server_refuses_is_named_by_an_event(plane: Plane
     await plane.kubectl.apply(document)
 
     async def told() -> bool:
-        return any("minDomains" in message for message in await reported(plane, "refused", "ChildRefused"))
+        return any("minDomains" in message for message in await reported(plane, "undeclared", "ChildRefused"))
 
     await until(told, timeout=40, what="an Event names the field")
-    assert await children(plane, "refused") == []
+    assert await children(plane, "undeclared") == []
     document["spec"]["placement"] = {}
     await plane.kubectl.apply(document)
-    await settled(plane, "refused", "without the field it has pods", lambda v: v.is_true("Ready"))
+    await settled(plane, "undeclared", "without the field it has pods", lambda v: v.is_true("Ready"))
