@@ -183,7 +183,8 @@ async def test_logs_exec_and_port_forward(stage: Stage) -> None:
 async def test_kubectl_get_isvc_shows_the_columns(stage: Stage) -> None:
     table = (await stage.kubectl.run("get", "isvc", "-n", NAMESPACE)).out
     header = table.splitlines()[0].split()
-    assert header == ["NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "GUARDED", "REPLICAS", "AGE"]
+    expected = ["NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "GUARDED", "SLO", "REPLICAS", "AGE"]
+    assert header == expected
 
 
 async def test_the_gateway_asks_for_what_its_role_names_and_for_nothing_else(stage: Stage) -> None:
