@@ -20,11 +20,15 @@ from pagefleet_local.base.paths import Layout
 USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
 TOKEN = "a-test-token"
 COMMAND = str(Path(sys.executable).parent / "pagefleet-operator")
+# The folder where every client library expects a pod's token, in a mount namespace of the process' own.
+ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
+MOUNTED = f'mount -t tmpfs tmpfs /run && mkdir -p {ACCOUNT} && mount --bind "$0" {ACCOUNT} && exec "$@"'
 
 
 @dataclass
 class Operator:
-    """`async with Operator(layout, folder, namespace, port)`: an operator of one namespace behind a proxy of its own."""
+    """`async with Operator(layout, folder, namespace, port)`: an operator of one namespace behind a proxy of its own. With
+    `account`, a folder with token and ca.crt, it runs as in a pod; otherwise a client certificate speaks for it."""
 
     layout: Layout
     folder: Path
@@ -33,6 +37,7 @@ class Operator:
     script: Script = never
     lease: str = ""
     code: Path | None = None  # another source root than this checkout's
+    account: Path | None = None
     deaths: int = 0
     proxy: FaultProxy = field(init=False)
     _process: subprocess.Popen[bytes] | None = None
@@ -45,7 +50,7 @@ class Operator:
             upstream=f"https://127.0.0.1:{self.layout.api_port}",
             authority=str(authority.pair.certificate),
             serving=serving,
-            client=authority.issue("operator", USER),
+            client=authority.issue("operator", USER) if self.account is None else None,
             port=self.port + 1000,
             kill=self.kill,
             script=self.script,
@@ -134,14 +139,10 @@ class Operator:
         return False
 
     def _start(self) -> None:
-        authority = Authority(self.layout.pki)
-        pair = authority.issue("operator", USER)
-        server = f"https://127.0.0.1:{self.proxy.port}"
-        kubeconfig = authority.kubeconfig(self.folder / f"{self.namespace}-{self.port}.kubeconfig", server, pair)
         (self.folder / "token").write_text(TOKEN)
         environment = {
             **os.environ,
-            "KUBECONFIG": str(kubeconfig),
+            **self._server(),
             "PAGEFLEET_NAMESPACES": self.namespace,
             "PAGEFLEET_LEASE": self.lease,
             "PAGEFLEET_OPERATOR_PORT": str(self.port),
@@ -151,8 +152,23 @@ class Operator:
         if self.code is not None:
             environment["PYTHONPATH"] = f"{self.code}:{os.environ.get('PYTHONPATH', '')}"
             command = [sys.executable, "-c", "from pagefleet_operator.main import run; run()"]
+        if self.account is not None:
+            command = ["unshare", "--mount", "sh", "-c", MOUNTED, str(self.account), *command]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def _server(self) -> dict[str, str]:
+        """Return the variables by which the operator finds the API server."""
+        if self.account is not None:
+            return {
+                "KUBECONFIG": "",
+                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+                "KUBERNETES_SERVICE_PORT": str(self.proxy.port),
+            }
+        authority, server = Authority(self.layout.pki), f"https://127.0.0.1:{self.proxy.port}"
+        pair = authority.issue("operator", USER)
+        path = authority.kubeconfig(self.folder / f"{self.namespace}-{self.port}.kubeconfig", server, pair)
+        return {"KUBECONFIG": str(path)}
 
     async def _supervise(self) -> None:
         """Start the operator again whenever its process has ended, as its Deployment would."""

@@ -2,7 +2,8 @@
 script, kills the operator before or after a write's commit, answers in the server's stead, hangs after the commit,
 serves an old list, waits for an event of the test, and cuts, truncates, poisons, silences or thins watches.
 
-It speaks upstream with the operator's own certificate, so the API server sees (and audits) the operator itself.
+It speaks upstream with the operator's own certificate, or passes the operator's token on, so the API server sees (and audits)
+the operator itself.
 """
 
 from __future__ import annotations
@@ -82,12 +83,12 @@ def never(_: Call) -> Fault | None:
 @dataclass
 class FaultProxy:
     """`async with FaultProxy(...)`: listens on 127.0.0.1:`port`. `kill` ends the operator at once (SIGKILL). `committed`
-    are the writes that the API server accepted, in order."""
+    are the writes that the API server accepted, in order. Without `client` the operator's token is all that speaks for it."""
 
     upstream: str
     authority: str
     serving: Pair
-    client: Pair
+    client: Pair | None
     port: int
     kill: Callable[[], None] = lambda: None
     script: Script = never
@@ -95,7 +96,9 @@ class FaultProxy:
     struck: list[Call] = field(default_factory=list)
     committed: list[Call] = field(default_factory=list)
     kills: int = 0
+    refused: int = 0  # answers 401
     _writes: int = 0
+    _streams: dict[int, web.Request] = field(default_factory=dict)
     _lists: dict[str, bytes] = field(default_factory=dict)
     _runner: web.AppRunner | None = None
     _session: aiohttp.ClientSession | None = None
@@ -103,7 +106,8 @@ class FaultProxy:
 
     async def __aenter__(self) -> FaultProxy:
         outward = ssl.create_default_context(cafile=self.authority)
-        outward.load_cert_chain(self.client.certificate, self.client.key)
+        if self.client is not None:
+            outward.load_cert_chain(self.client.certificate, self.client.key)
         inward = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         inward.load_cert_chain(self.serving.certificate, self.serving.key)
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
@@ -125,6 +129,12 @@ class FaultProxy:
             await self._sockets.closed()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def cut(self) -> None:
+        """Break every open watch."""
+        for request in self._streams.values():
+            if request.transport is not None:
+                request.transport.abort()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         call = self._numbered(request)
@@ -154,8 +164,13 @@ class FaultProxy:
             raise RuntimeError("the proxy is not running")
         target = f"{self.upstream}{request.path_qs}"
         async with self._session.request(request.method, target, data=body or None, headers=headers) as answer:
+            self.refused += answer.status == 401
             if call.watch and answer.status == 200:
-                return await self._stream(request, answer, fault)
+                self._streams[call.number] = request
+                try:
+                    return await self._stream(request, answer, fault)
+                finally:
+                    del self._streams[call.number]
             content = await answer.read()
         if call.write and answer.status < 300:
             self.committed.append(call)

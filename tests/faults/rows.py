@@ -142,4 +142,7 @@ ROWS = (
     Row(32, "the operator is upgraded and downgraded; a second CRD version is served",
         "Ready throughout; weights do not change; the upgrade replaces no engine pod",
         tests=tests("faults/test_versions.py", control_plane=True), programs=("upgrade",)),
+    Row(33, "the operator's service account token (10 minutes) ends: it was replaced before, or is replaced later",
+        "no restart; nothing is written without a token; the next edit takes effect <= 15 s after there is one",
+        tests=tests("faults/test_tokens.py", control_plane=True, PAGEFLEET_TOKEN_EXPIRES="1")),
 )  # fmt: skip

@@ -120,7 +120,9 @@ class _Watcher:
             asyncio.create_task(work)
             for work in (self._kopf(ready), _watcher_ended(), stop.wait(), self._announce(ready))
         ]
-        await asyncio.wait(tasks[:3], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks[:3], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # raises why kopf has ended: without valid credentials, for example
 
     async def _announce(self, ready: asyncio.Event) -> None:
         await ready.wait()
