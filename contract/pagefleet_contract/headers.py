@@ -16,5 +16,6 @@ CLIENT_HEADER = "x-pagefleet-client"  # of a request at an engine: the name of t
 ENGINE_FULL = "queue_full"  # the error's code where the engine's queue has no room: another pod may have some
 ENGINE_DIED = "engine_died"  # the error's code where the engine process ended before the answer did
 FALLBACK_HEADER = "x-pagefleet-fallback"  # of an answer: namespace/name of the service that answered in another's place
+PEAK_HEADER = "x-pagefleet-peak-output-tokens"  # of an answer: the cap that a peak set to its new tokens
 REQUEST_ID_HEADER = "x-request-id"
 TRACEPARENT_HEADER = "traceparent"  # W3C trace context

@@ -1,12 +1,14 @@
 """A real Envoy of another gateway in front of the endpoint picker, over mutual TLS, with engines behind it.
 
 Protects that a conforming gateway's requests go where the picker says, that the served endpoint, the end and the first token of
-each come back, that an engine that is gone is tried around and blamed, that clients' keys reach no engine, and that a gateway
+each come back, that an engine that is gone is tried around and blamed, that clients' keys reach no engine, that a changed body
+reaches the engine whole, and that a gateway
 without a certificate serves nothing and counts nowhere.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 from support.gateway.other_envoy import OtherEnvoy
 
-from pagefleet_contract.headers import CLIENT_HEADER
+from pagefleet_contract.headers import CLIENT_HEADER, PEAK_HEADER
 from pagefleet_gateway.fronts.ext_proc_tls import Pair, self_signed
 
 PICKER, GATEWAY = self_signed(["localhost"]), self_signed(["gateway"])
@@ -81,6 +83,22 @@ async def test_an_engine_that_is_gone_is_tried_around_and_left_alone(tmp_path: P
         now = time.monotonic()
         ejected = [fleet.gateway.ledger.ejected(engine.pod(), now) for engine in engines]
         assert ejected == [True, False]
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
+async def test_the_cap_of_a_peak_changes_the_body_that_the_engine_gets(tmp_path: Path, mode: str) -> None:
+    async with running(**options(tmp_path)) as fleet:
+        engine = await fleet.engine(STABLE, waiting=3)
+        fleet.serve((STABLE, 100), peak_output_tokens=64)
+        await until(lambda: fleet.gateway.readings.of(engine.pod(), time.monotonic()).waiting > 0)
+        envoy = other(fleet, tmp_path)
+        envoy.requests = mode
+        for text in ("hello", "é" * 10_200):
+            asked = CHAT | {"messages": [{"role": "user", "content": text}], "max_tokens": 9000}
+            async with envoy.running() as url, fleet.http.post(f"{url}/v1/chat/completions", json=asked) as response:
+                assert (response.status, response.headers[PEAK_HEADER]) == (200, "64")
+                await response.read()
+            assert json.loads(await engine.requests[-1].read()) == asked | {"max_tokens": 64}
 
 
 async def test_a_split_is_exact_through_another_gateway(tmp_path: Path) -> None:

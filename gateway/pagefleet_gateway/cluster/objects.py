@@ -65,6 +65,7 @@ def service_from(raw: Mapping[str, object]) -> Service:
         output_limit=_count(_map(_map(spec, "engine"), "limits"), "outputTokens", 0),
         max_length=_count(_map(spec, "model"), "maxLength", 0),
         mirror=_mirror(_map(status, "mirror")),
+        peak_output_tokens=_count(_map(traffic, "peak"), "maxOutputTokens", 0),
     )
 
 

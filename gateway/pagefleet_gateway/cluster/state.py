@@ -57,6 +57,7 @@ class Service:
     owns_name: bool = False  # the operator granted `served_name`
     output_limit: int = 0  # tokens that an answer may have; 0: as many as the model has room for
     max_length: int = 0  # tokens of a prompt and its answer; 0: not known
+    peak_output_tokens: int = 0  # new tokens that an answer may have while its class is saturated; 0: no cap
 
     def priority(self, headers: Mapping[str, str]) -> int:
         """Return the first class whose headers all match, 0 the most important. A request that matches none comes last."""

@@ -1,4 +1,4 @@
-"""The Envoy filter that reads an answer's tokens. Pure: builds dicts and Lua.
+"""The Envoy script that reads an answer's tokens. Pure: Lua in a text.
 
 Our engine sends the numbers itself (a trailer, or headers), and then the script ends at once. In other engines' answers the
 script searches the last bytes for the last `completion_tokens` and `prompt_tokens` of OpenAI's `usage` (`output_tokens` and
@@ -9,7 +9,6 @@ does. An answer with neither is not measured.
 from __future__ import annotations
 
 from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER
-from pagefleet_gateway.envoy.clusters import extension
 
 TOKENS_METADATA = "pagefleet.answers"  # namespace of the dynamic metadata: `tokens` and `prompt`, digits
 TAIL_BYTES = 4096  # of each of the last three chunks: OpenAI's usage comes last, in an event or an object of its own
@@ -48,11 +47,3 @@ function envoy_on_response(handle)
   if prompt ~= nil then metadata:set("{TOKENS_METADATA}", "prompt", prompt) end
 end
 """
-
-
-def answer_tokens_filter() -> dict[str, object]:
-    return extension(
-        "envoy.filters.http.lua",
-        "extensions.filters.http.lua.v3.Lua",
-        default_source_code={"inline_string": SCRIPT},
-    )

@@ -13,12 +13,13 @@ from pagefleet_contract.headers import (
     ERROR_HEADER,
     FALLBACK_HEADER,
     OUTPUT_TOKENS_HEADER,
+    PEAK_HEADER,
     PROMPT_TOKENS_HEADER,
     REQUEST_ID_HEADER,
     RESERVED_PREFIXES,
 )
-from pagefleet_gateway.envoy import timeouts
-from pagefleet_gateway.envoy.answer_tokens import TOKENS_METADATA, USAGE, answer_tokens_filter
+from pagefleet_gateway.envoy import answer_tokens, body_edits, timeouts
+from pagefleet_gateway.envoy.answer_tokens import TOKENS_METADATA, USAGE
 from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, PICKER, extension
 from pagefleet_gateway.envoy.module.filters import arrival_filter
 from pagefleet_gateway.envoy.replies import local_replies
@@ -72,6 +73,8 @@ PICKER_HEADERS = (
     FALLBACK_HEADER,
     STREAM_TIMEOUT,
     USAGE,
+    body_edits.EDITS,
+    PEAK_HEADER,
     "x-envoy-upstream-rq-timeout-ms",
     "x-envoy-upstream-rq-per-try-timeout-ms",
     "x-envoy-max-retries",
@@ -138,9 +141,17 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
             )
         ],
         local_reply_config=local_replies(limits.max_request_bytes),
-        http_filters=[arrival_filter(), _authorization(limits), answer_tokens_filter(), _router()],
+        http_filters=[arrival_filter(), _authorization(limits), _scripts(), _router()],
         route_config=routes(limits.max_request_bytes),
         **({"tracing": tracing_config(spans)} if spans is not None else {}),
+    )
+
+
+def _scripts() -> dict[str, object]:
+    return extension(
+        "envoy.filters.http.lua",
+        "extensions.filters.http.lua.v3.Lua",
+        default_source_code={"inline_string": body_edits.SCRIPT + answer_tokens.SCRIPT},
     )
 
 

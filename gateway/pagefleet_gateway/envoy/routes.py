@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from pagefleet_contract.headers import ENGINE_FULL, ERROR_HEADER, FALLBACK_HEADER, REVISION_HEADER
+from pagefleet_contract.headers import ENGINE_FULL, ERROR_HEADER, FALLBACK_HEADER, PEAK_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy import timeouts
 from pagefleet_gateway.envoy.clusters import ENGINES, METADATA, MIRROR_CLUSTER, TYPE
 from pagefleet_gateway.envoy.stream_timeout import ATTEMPT, HEADER, STREAM, route_name
@@ -88,7 +88,10 @@ def _engine_route(max_request_bytes: int, scope: str, silence_seconds: int) -> d
                 "append_action": OVERWRITE,
             },
             # Without the request header there is no value, and then no header either.
-            {"header": {"key": FALLBACK_HEADER, "value": f"%REQ({FALLBACK_HEADER})%"}, "append_action": OVERWRITE},
+            *(
+                {"header": {"key": name, "value": f"%REQ({name})%"}, "append_action": OVERWRITE}
+                for name in (FALLBACK_HEADER, PEAK_HEADER)
+            ),
         ],
         "route": {
             "request_mirror_policies": [{"cluster_header": MIRROR_CLUSTER, "disable_shadow_host_suffix_append": True}],

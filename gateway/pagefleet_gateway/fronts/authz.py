@@ -15,8 +15,9 @@ from typing import cast
 
 import httptools
 
-from pagefleet_contract.headers import FALLBACK_HEADER, REQUEST_ID_HEADER, TRACEPARENT_HEADER
+from pagefleet_contract.headers import FALLBACK_HEADER, PEAK_HEADER, REQUEST_ID_HEADER, TRACEPARENT_HEADER
 from pagefleet_gateway.envoy.answer_tokens import USAGE
+from pagefleet_gateway.envoy.body_edits import EDITS
 from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS, PICKER_HEALTH
 from pagefleet_gateway.envoy.replies import REFUSED_503
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
@@ -140,6 +141,9 @@ def http_response(decision: Pick | Refusal, trace: str | None = None) -> bytes:
                 headers.append(("x-envoy-auth-headers-to-remove", ",".join(removed)))
             if decision.fallback:
                 headers.append((FALLBACK_HEADER, decision.fallback))
+            if decision.edits:
+                headers.append((EDITS, ";".join(map(str, decision.edits))))
+                headers.append((PEAK_HEADER, str(decision.peak_output_tokens)))
             return _message(200, b"OK", headers, b"")
         case Refusal():
             headers = [("content-type", "application/json")]

@@ -20,6 +20,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
 from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER, PROMPT_TOKENS_HEADER
+from pagefleet_gateway.bodies.edits import edited
 from pagefleet_gateway.fronts.answer_size import AnswerSize
 from pagefleet_gateway.fronts.ext_proc_limits import Buffers, Limits, buffers_full, too_large, too_many_exchanges
 from pagefleet_gateway.fronts.ext_proc_messages import (
@@ -32,6 +33,7 @@ from pagefleet_gateway.fronts.ext_proc_messages import (
     served_of,
     subset_of,
     tokens_of,
+    with_body,
 )
 from pagefleet_gateway.fronts.first_token import FirstToken, holds_error
 from pagefleet_gateway.measuring.access_log import LogLine
@@ -203,15 +205,15 @@ class Exchange:
         if self.pick is not None and self.duplex[0]:
             answers += [
                 proto.ProcessingResponse(request_body=proto.BodyResponse(response=piece))
-                for piece in body_pieces(body, ends=True)
+                for piece in body_pieces(edited(body, self.pick.edits), ends=True)
             ]
         return answers
 
     async def _decide(
         self, in_message: Callable[[proto.CommonResponse, struct_pb2.Struct], proto.ProcessingResponse]
     ) -> list[proto.ProcessingResponse]:
-        path, method = self.headers.get(":path", ""), self.headers.get(":method", "")
-        decision = self.callbacks.decide(Request(self.id, method, path, self.headers, bytes(self.body), self.subset))
+        path, method, body = self.headers.get(":path", ""), self.headers.get(":method", ""), bytes(self.body)
+        decision = self.callbacks.decide(Request(self.id, method, path, self.headers, body, self.subset))
         if isinstance(decision, asyncio.Future):
             self._pending = decision
             decision = await decision
@@ -219,7 +221,10 @@ class Exchange:
         self._record(decision)
         match decision:
             case Pick():
-                return [in_message(*pick_response(decision))]
+                common, metadata = pick_response(decision)
+                if decision.edits and in_message is _in_body:
+                    common = with_body(common, edited(body, decision.edits))
+                return [in_message(common, metadata)]
             case Refusal():
                 return [immediate_response(decision)]
 

@@ -13,7 +13,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from pagefleet_contract.headers import CLIENT_HEADER, ERROR_HEADER, FALLBACK_HEADER, REVISION_HEADER
+from pagefleet_contract.headers import CLIENT_HEADER, ERROR_HEADER, FALLBACK_HEADER, PEAK_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy.clusters import DESTINATION
 from pagefleet_gateway.fronts.key_headers import client_key_headers, key_headers
 from pagefleet_gateway.picking.picker import Pick
@@ -98,6 +98,8 @@ def response_headers(pick: Pick, served: str) -> proto.CommonResponse:
     options = [_header(REVISION_HEADER, revision)]
     if pick.fallback:
         options.append(_header(FALLBACK_HEADER, pick.fallback))
+    if pick.edits:
+        options.append(_header(PEAK_HEADER, str(pick.peak_output_tokens)))
     return proto.CommonResponse(header_mutation=proto.HeaderMutation(set_headers=options))
 
 
@@ -116,6 +118,19 @@ def immediate_response(refusal: Refusal) -> proto.ProcessingResponse:
             body=refusal.body(),
             details=refusal.code,
         )
+    )
+
+
+def with_body(common: proto.CommonResponse, body: bytes) -> proto.CommonResponse:
+    """Return the answer to a buffered body with another body in its place."""
+    length = _header("content-length", str(len(body)))
+    mutation = proto.HeaderMutation(
+        set_headers=[*common.header_mutation.set_headers, length], remove_headers=common.header_mutation.remove_headers
+    )
+    return proto.CommonResponse(
+        header_mutation=mutation,
+        clear_route_cache=common.clear_route_cache,
+        body_mutation=proto.BodyMutation(body=body),
     )
 
 

@@ -54,6 +54,11 @@ class FairQueue(Generic[T]):
             for entries in group.tenants.values():
                 yield from entries
 
+    @property
+    def first_priority(self) -> int | None:
+        """Return the most important priority that waits, None for an empty queue."""
+        return min(self._classes, default=None)
+
     def push(self, entry: Entry[T]) -> list[Entry[T]] | None:
         """Add an entry. Return the entries that it displaced, or None when there is no room for it."""
         displaced: list[Entry[T]] = []

@@ -57,6 +57,11 @@ class Holding:
         self._queues: dict[ServiceKey, FairQueue[HeldRequest]] = {}
         self._woken: set[ServiceKey] = set()  # services without pods whose wake-up was sent
         self._closed = False
+        picker.held_class = self._held_class
+
+    def _held_class(self, key: ServiceKey) -> int | None:
+        queue = self._queues.get(key)
+        return None if queue is None else queue.first_priority
 
     def held(self, key: ServiceKey) -> int:
         """Return the number of requests that wait. It is at least 1 for a service without pods since its fallback had to

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pagefleet_contract.strata import stratum
+from pagefleet_gateway.bodies.edits import Edit, capped
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, State
 from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTimeout, stream_timeout
@@ -17,22 +18,15 @@ from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.charges import Charges, OpenCharge
 from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
+from pagefleet_gateway.picking import refusals
 from pagefleet_gateway.picking.deaths import Content, content
 from pagefleet_gateway.picking.expected import LoadsAtPick
 from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
+from pagefleet_gateway.picking.peaks import saturated
 from pagefleet_gateway.picking.prefixes import Prefixes
-from pagefleet_gateway.picking.refusals import (
-    ends_engines,
-    engine_key_unknown,
-    outside_subset,
-    overloaded,
-    rate_limited,
-    unready,
-    wrong_api_key,
-)
 from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, RequestCost, request_cost
 from pagefleet_gateway.picking.routing import Refusal, route
-from pagefleet_gateway.picking.score import PodLoad, rank
+from pagefleet_gateway.picking.score import PodLoad, candidates, rank
 from pagefleet_gateway.picking.split import Splits, Weights, canary_forced
 
 LOG_LINE_SECONDS = 60  # after a request's time limit, for its log line to arrive
@@ -67,6 +61,8 @@ class Pick:
     engine_key: str = field(default="", repr=False)  # what the engine gets in its place, "" for none
     include_usage: bool = False  # the end of its streamed answer has the number of its tokens
     forced: bool = False  # `rollout.route.header` has sent it to the canary
+    peak_output_tokens: int = 0  # the cap of its new tokens; 0: none
+    edits: tuple[Edit, ...] = ()  # changes of its body
 
 
 @dataclass(frozen=True)
@@ -104,6 +100,8 @@ class Picker:
         self.charges = Charges(self.limits)
         # The key that a pod's engine demands: "" for none, None when it is not known.
         self.engine_key: Callable[[Pod], str | None] = lambda _: ""
+        # The most important class of a service of which a request waits in a gateway, None for none.
+        self.held_class: Callable[[ServiceKey], int | None] = lambda _: None
         self._swept_keys: APIKeys | None = None
 
     def decide(self, request: Request, now: float) -> Pick | Refusal:
@@ -123,7 +121,7 @@ class Picker:
             # Before the service is looked up: without a key nobody learns which services exist.
             key = keys.find(request.headers)
             if key is None:
-                return wrong_api_key(request.headers)
+                return refusals.wrong_api_key(request.headers)
         name = key.name if key is not None else ""
         service = route(self._state.snapshot, request.method, request.path, request.body, key)
         if isinstance(service, Refusal):
@@ -133,7 +131,7 @@ class Picker:
             tokens = cost.prompt_tokens + cost.most_output_tokens(service)
             charge = self.limits.take(service, request.headers, tokens, now, key)
             if isinstance(charge, Exceeded):
-                return replace(rate_limited(service, charge), api_key=name)
+                return replace(refusals.rate_limited(service, charge), api_key=name)
             if charge.of_tokens or charge.of_requests:
                 deadline = now + service.hold_seconds + (service.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
                 self.charges.open(request.id, OpenCharge(charge, service.key, cost.prompt_tokens, deadline))
@@ -159,6 +157,7 @@ class Picker:
             if isinstance(pick, Pick) and admitted.api_key:
                 pick = self._keyed(service, pick)
             if isinstance(pick, Pick):
+                pick = self._capped(service, pick, request, now)
                 self._ledger.open(request.id, self._ticket(admitted, service, pick, known, now), instead_of)
         # The gateway's keys are no engine's business.
         return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
@@ -195,7 +194,18 @@ class Picker:
     def _keyed(self, service: Service, pick: Pick) -> Pick | Refusal:
         """Return the pick with the engine's own key: a client that has a key of the gateway has none of the engine's."""
         key = self.engine_key(pick.choices[0])
-        return engine_key_unknown(service) if key is None else replace(pick, engine_key=key)
+        return refusals.engine_key_unknown(service) if key is None else replace(pick, engine_key=key)
+
+    def _capped(self, service: Service, pick: Pick, request: Request, now: float) -> Pick:
+        """Return the pick with the cap of new tokens, where one is stated and the request's class is saturated."""
+        if not service.peak_output_tokens:
+            return pick
+        pods = self._state.snapshot.pods.get(service.key, {}).get(pick.revision, ())
+        priority, held = service.priority(request.headers), self.held_class(service.key)
+        if not saturated(priority, held, [self._readings.of(pod, now).waiting for pod in pods]):
+            return pick
+        edits = capped(request.body, request.path, service.peak_output_tokens)
+        return replace(pick, edits=edits, peak_output_tokens=service.peak_output_tokens) if edits else pick
 
     def _spared(self, service: Service, pick: Pick, known: Content | None, now: float) -> Pick | Refusal:
         """Return the pick for one pod alone, or a refusal, where engines may have died of this request."""
@@ -203,7 +213,7 @@ class Picker:
         if not deaths.suspected(known):
             return pick
         if wait := deaths.wait(known, now):
-            return ends_engines(service, deaths.count(known), wait)
+            return refusals.ends_engines(service, deaths.count(known), wait)
         return replace(pick, choices=pick.choices[:1], retries=0, mirror=None)
 
     def _ticket(self, admitted: Admitted, service: Service, pick: Pick, known: Content | None, now: float) -> Ticket:
@@ -211,6 +221,7 @@ class Picker:
         cost, first = admitted.cost, pick.choices[0]
         # Other requests have no time to first token that could be compared.
         ahead = self._loads.ahead(service, first, now) if cost.streams and not (pick.forced or pick.fallback) else None
+        output = min(cost.output_tokens, pick.peak_output_tokens or cost.output_tokens)
         uncached = self._send_prompt(first, cost, now)
         copied = 0 if pick.mirror is None else self._send_prompt(pick.mirror, cost, now)
         return Ticket(
@@ -219,7 +230,7 @@ class Picker:
             stratum=stratum(uncached),
             choices=pick.choices,
             deadline=now + (pick.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS,
-            tokens=uncached + cost.output_tokens,
+            tokens=uncached + output,
             held_seconds=now - admitted.arrived,
             api_key=admitted.api_key,
             uncached_tokens=uncached,
@@ -229,7 +240,7 @@ class Picker:
             forced=pick.forced,
             fallback=bool(pick.fallback),
             copy=pick.mirror,
-            copy_tokens=copied + cost.output_tokens,
+            copy_tokens=copied + output,
             priority=service.priority(admitted.request.headers),
             at_pick=None if ahead is None else self._loads.at_pick(service, first, ahead, cost.prompt_tokens, uncached),
         )
@@ -253,12 +264,12 @@ class Picker:
         forced = canary_live and canary_forced(service, headers)
         if not live and not forced:
             if request.subset is not None and service.weights:
-                return outside_subset(service, len(request.subset))
-            return unready(service)
+                return refusals.outside_subset(service, len(request.subset))
+            return refusals.unready(service)
         targets = [service.canary] if forced else [name for name, _ in live]
         # One question for all revisions, before the draw: a full revision must not lose its share to another.
         if not any(self._below_limit(service, pods[name]) for name in targets):
-            return overloaded(service)
+            return refusals.overloaded(service)
         revision = self.splits.choose(service, live, headers, canary_live)
         if not forced and self._tried_enough(service, revision, pods):
             revision = max(live, key=lambda entry: (entry[0] != revision, entry[1]))[0]
@@ -334,14 +345,3 @@ class Picker:
             has_adapter=cost.model in reading.adapters,
             ejected=self._ledger.ejected(pod, now),
         )
-
-
-def candidates(own: Sequence[Pod], other: Sequence[Pod], attempts: int) -> list[Pod]:
-    """Return the ordered choices for `attempts` tries: other pods of the revision, else of another one, else again
-    the same.
-
-    The list is as long as the attempts, because Envoy has no further host to try once it is used up.
-    """
-    chosen = list(own[:attempts])
-    chosen.extend(other[: attempts - len(chosen)])
-    return [chosen[index % len(chosen)] for index in range(attempts)] if chosen else []

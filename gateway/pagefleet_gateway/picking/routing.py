@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from pagefleet_contract import model_name
+from pagefleet_gateway.bodies.fields import BodyError, document
 from pagefleet_gateway.cluster.state import Service, ServiceKey, Snapshot
 from pagefleet_gateway.limits.api_keys import APIKey
-from pagefleet_gateway.picking.request_body import BodyError, document
 
 # They change what an engine serves to everybody. Our engine and vLLM have them when they allow adapters at run time.
 ADAPTER_ENDPOINTS = ("/load_lora_adapter", "/unload_lora_adapter")

@@ -91,3 +91,14 @@ def _sane(value: float) -> float:
     if 0.0 <= value <= MAX_COUNT:  # nearly always; false for NaN
         return value
     return MAX_COUNT if MAX_COUNT < value < math.inf else 0.0
+
+
+def candidates(own: Sequence[T], other: Sequence[T], attempts: int) -> list[T]:
+    """Return the ordered choices for `attempts` tries: other pods of the revision, else of another one, else again
+    the same.
+
+    The list is as long as the attempts, because Envoy has no further host to try once it is used up.
+    """
+    chosen = list(own[:attempts])
+    chosen.extend(other[: attempts - len(chosen)])
+    return [chosen[index % len(chosen)] for index in range(attempts)] if chosen else []

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pagefleet_contract.names import SERVICE_LABEL
+from pagefleet_gateway.bodies.fields import BodyError, document
 from pagefleet_gateway.cluster.objects import container_of, is_ready
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, State
 from pagefleet_gateway.picking.picker import Request
-from pagefleet_gateway.picking.request_body import BodyError, document
 
 GROUP, VERSION, PLURAL = "inference.networking.k8s.io", "v1", "inferencepools"
 REVISION = "pool"  # the only revision of a foreign pool

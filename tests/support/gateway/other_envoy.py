@@ -26,6 +26,7 @@ class OtherEnvoy:
     picker: Pair
     own: Pair | None = None
     bodies: str = "FULL_DUPLEX_STREAMED"  # the mode in which answers' bodies go to the picker
+    requests: str = "FULL_DUPLEX_STREAMED"  # the mode for the bodies of requests
     port: int = field(default=0, init=False)
 
     @asynccontextmanager
@@ -89,7 +90,7 @@ class OtherEnvoy:
             "message_timeout": "10s",
             "processing_mode": {
                 "request_header_mode": "SEND",
-                "request_body_mode": "FULL_DUPLEX_STREAMED",
+                "request_body_mode": self.requests,
                 "request_trailer_mode": "SEND",
                 "response_header_mode": "SEND",
                 "response_body_mode": self.bodies,

@@ -240,3 +240,29 @@ async def test_forced_and_other_requests_do_not_wait_for_each_other() -> None:
     world.ledger.close("r1")
     world.holding.release()
     assert isinstance(await waiting, Pick) and not second.done()
+
+
+async def test_a_class_is_capped_while_it_or_a_more_important_one_waits_and_a_more_important_one_is_not() -> None:
+    canary = Pod("2", "p2", "team", "chat", "b", "10.0.0.2:8000")
+    world = World(
+        pod_limit=1,
+        canary="b",
+        canary_headers=(("x-canary", "yes"),),
+        priorities=((("x-class", "high"),), (("x-class", "middle"),)),
+        peak_output_tokens=64,
+    )
+    world.up(POD, canary)
+    assert isinstance(world.ask(x_canary="yes"), Pick)
+    body = {"model": "smol", "max_tokens": 900}
+    waiting = world.hold(x_canary="yes", x_class="middle")
+    caps = {}
+    for name in ("high", "middle", "low"):
+        pick = world.ask(body, x_class=name)
+        assert isinstance(pick, Pick)
+        caps[name] = pick.peak_output_tokens
+        world.ledger.close(f"r{world.count}")
+    assert caps == {"high": 0, "middle": 64, "low": 64}
+    waiting.cancel()
+    await asyncio.sleep(0)
+    pick = world.ask(body)
+    assert isinstance(pick, Pick) and not pick.edits

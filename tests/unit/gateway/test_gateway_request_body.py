@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pagefleet_gateway.picking.prompt_text import MAX_PIECES, MAX_PROMPTS
-from pagefleet_gateway.picking.request_body import MAX_STRUCTURE, BodyError, document
+from pagefleet_gateway.bodies.fields import MAX_STRUCTURE, BodyError, document
+from pagefleet_gateway.bodies.prompt_text import MAX_PIECES, MAX_PROMPTS
 from pagefleet_gateway.picking.request_cost import MEDIA_TOKENS, request_cost
 
 SIZE = 4 * 1024 * 1024

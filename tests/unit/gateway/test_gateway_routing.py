@@ -179,6 +179,7 @@ def test_holding_priorities_and_limits_are_read() -> None:
         "queue": {"timeout": "20s", "maxRequests": 9, "maxBytes": 1000, "tenantHeader": "X-Tenant"},
         "priorities": [{"name": "high", "header": {"X-Priority": "high"}}, {"name": "no header"}],
         "rateLimits": [{"header": "Authorization", "requestsPerMinute": 60, "tokensPerMinute": 9000}],
+        "peak": {"maxOutputTokens": 64},
     }
     service = service_from({"spec": {"traffic": traffic}})
     assert (service.pod_limit, service.hold_seconds) == (8, 20.0)
@@ -186,7 +187,9 @@ def test_holding_priorities_and_limits_are_read() -> None:
     assert service.priorities == ((("x-priority", "high"),),)
     assert [service.priority({"x-priority": value}) for value in ("high", "low")] == [0, 1]
     assert service.limits == (RateLimit("authorization", 60, 9000),)
+    assert service.peak_output_tokens == 64
     assert service_from({"spec": {}}).hold_seconds == 0.0
+    assert service_from({"spec": {"traffic": {"peak": {"maxOutputTokens": "64"}}}}).peak_output_tokens == 0
     assert service_from({"spec": {"scaling": {"idleToZero": "15m"}}}).hold_seconds == 60.0
     assert service_from({"spec": {"traffic": {"queue": {"timeout": "9h"}}}}).hold_seconds == 300.0
 

@@ -91,6 +91,7 @@ class Traffic:
     priorities: tuple[Priority, ...]
     rate_limits: tuple[RateLimit, ...]
     fallback: str
+    peak_output_tokens: int | None = None
 
 
 def traffic(raw: Mapping[str, Any]) -> Traffic:
@@ -109,6 +110,7 @@ def traffic(raw: Mapping[str, Any]) -> Traffic:
             for entry in raw.get("rateLimits") or ()
         ),
         fallback=raw.get("fallback", {}).get("service", ""),
+        peak_output_tokens=raw.get("peak", {}).get("maxOutputTokens"),
     )
 
 

@@ -34,7 +34,7 @@ ACCEPTED, ENFORCED = "RouteAccepted", "TrafficEnforced"
 PROVIDER, BACKEND = "spec.traffic.provider", "spec.traffic.gatewayAPI.backend"
 PARENTS = "spec.traffic.gatewayAPI.parentRefs"
 # Fields that only a picker can act on: a plain HTTPRoute to Services cannot express them.
-PICKERS = ("circuitBreaker", "queue", "priorities", "rateLimits", "firstTokenTimeout", "nextTokenTimeout")
+PICKERS = ("circuitBreaker", "queue", "priorities", "peak", "rateLimits", "firstTokenTimeout", "nextTokenTimeout")
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,16 @@ TRAFFIC = record(
         ),
         "queue": QUEUE,
         "priorities": array("Classes of requests, most important first; what matches none comes last.", PRIORITY, 16),
+        "peak": record(
+            "What answers may have while a class of requests is saturated: some of it or of a more important class wait in the"
+            " gateway for a pod, or requests wait in every pod's engine.",
+            {
+                "maxOutputTokens": integer(
+                    "New tokens of each answer; a request that asks for fewer keeps that.", 1, 1_000_000
+                )
+            },
+            ("maxOutputTokens",),
+        ),
         "rateLimits": array("Each holds for itself.", RATE_LIMIT, 16),
         "fallback": record(
             "Another service when this one cannot answer.",

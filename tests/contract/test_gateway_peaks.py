@@ -1,0 +1,77 @@
+"""`spec.traffic.peak.maxOutputTokens` through a real Envoy.
+
+Protects that the engine gets the lowered limit in a whole body, also at a retry and in a mirrored copy; that a request which had
+to wait is capped; and that the cap comes and goes with a write to the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+from support.gateway.fleet import CANARY, STABLE, Engine, Fleet, running, until
+
+PATH = "/team/chat/v1/chat/completions"
+LONG = {"model": "smol", "max_tokens": 9000, "messages": [{"role": "user", "content": 'say "max_tokens": 9000, and é'}]}
+CAPPED = LONG | {"max_tokens": 64}
+PEAK = "x-pagefleet-peak-output-tokens"
+
+
+async def bodies(engine: Engine) -> list[object]:
+    return [json.loads(await request.read()) for request in engine.requests]
+
+
+async def busy(fleet: Fleet, engine: Engine) -> None:
+    """Have the gateway read that requests wait in the engine."""
+    engine.waiting = 3
+    readings = fleet.gateway.readings
+    await until(lambda: readings.of(engine.pod(), time.monotonic()).waiting > 0)
+
+
+async def test_an_answer_is_capped_while_requests_wait_in_every_engine_and_the_cap_is_changed_at_once() -> None:
+    async with running() as fleet:
+        engine = await fleet.engine(STABLE)
+        fleet.serve((STABLE, 100), peak_output_tokens=64)
+        _, _, headers = await fleet.chat(json=LONG)
+        assert PEAK not in headers, "nobody waits"
+        await busy(fleet, engine)
+        _, _, headers = await fleet.chat(json=LONG)
+        assert headers[PEAK] == "64"
+        fleet.serve((STABLE, 100), peak_output_tokens=7)
+        await fleet.chat(json=LONG)
+        fleet.serve((STABLE, 100))
+        await fleet.chat(json=LONG)
+        assert await bodies(engine) == [LONG, CAPPED, LONG | {"max_tokens": 7}, LONG]
+        assert not any(name.startswith("x-pagefleet-body") for request in engine.requests for name in request.headers)
+
+
+async def test_large_bodies_retries_and_copies_are_capped() -> None:
+    large = LONG | {"messages": [{"role": "user", "content": "0123456789" * 6000}]}
+    async with running() as fleet:
+        broken, engine = await fleet.engine(STABLE, status=503), await fleet.engine(STABLE, waiting=0)
+        copied = await fleet.engine(CANARY)
+        fleet.serve((STABLE, 100), peak_output_tokens=64, mirror=(CANARY, 100.0))
+        for each in (broken, engine):
+            await busy(fleet, each)
+        status, _, headers = await fleet.chat(json=large)
+        assert (status, headers[PEAK]) == (200, "64")
+        while not broken.requests:  # until the broken one is picked first
+            await fleet.chat(json=large)
+        await until(lambda: len(copied.requests) > 0)
+        for each in (broken, engine, copied):
+            assert all(body == large | {"max_tokens": 64} for body in await bodies(each))
+
+
+async def test_a_request_that_had_to_wait_is_capped() -> None:
+    async with running() as fleet:
+        engine = await fleet.engine(STABLE, gate=asyncio.Semaphore(0))
+        fleet.serve((STABLE, 100), pod_limit=1, hold_seconds=30.0, peak_output_tokens=64)
+        first = await fleet.http.post(fleet.url + PATH, json=LONG | {"stream": True})
+        await first.content.readline()
+        held = asyncio.create_task(fleet.chat(json=LONG))
+        await until(lambda: fleet.gateway.holding.held(("team", "chat")) == 1)
+        first.close()
+        _, _, headers = await held
+        assert headers[PEAK] == "64"
+        assert await bodies(engine) == [LONG | {"stream": True}, CAPPED]
