@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from aiohttp import web
 from support.cluster.plane import Operator, Plane
+from support.cluster.pod_engines import PodEngines
 from support.cluster.services import NAMESPACE, alert, post, ready, service, settled, view
 
 from pagefleet_local.fleet.kubectl import until
@@ -166,19 +166,11 @@ class Gateway:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def engines() -> AsyncIterator[None]:
-    """Run a server that answers at every address that the status-only node gives a pod."""
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response({"choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]})
-
-    app = web.Application()
-    app.router.add_post("/v1/completions", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", 8000).start()
+async def engines(plane: Plane) -> AsyncIterator[None]:
+    """Run a server at the address of every pod that lives."""
+    await plane.node.serve_with(PodEngines())
     yield
-    await runner.cleanup()
+    await plane.node.serve_no_more()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

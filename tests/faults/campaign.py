@@ -66,7 +66,7 @@ async def _play(rows: list[int], name: str, seed: int, at_once: int, fresh: bool
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.cancel)
     with tempfile.TemporaryDirectory() as folder:
         async with own_plane() as plane:
-            ground = Ground(plane.api, plane.layout, Path(folder))
+            ground = Ground(plane.api, plane.layout, plane.node, Path(folder))
             return await _play_cases(ground, rows, name, seed, at_once, fresh or bool(name), again)
 
 

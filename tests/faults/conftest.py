@@ -33,6 +33,6 @@ async def ground(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactor
         node = StatusNode(api)
         await node.register()
         serving = asyncio.create_task(node.run())
-        yield Ground(api, control_plane.layout, tmp_path_factory.mktemp("faults"))
+        yield Ground(api, control_plane.layout, node, tmp_path_factory.mktemp("faults"))
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

@@ -244,7 +244,7 @@ def main(
 async def _play(seconds: float, rate: float) -> tuple[Flood, Storm]:
     with tempfile.TemporaryDirectory() as folder:
         async with own_plane(NAMESPACE) as plane:
-            return await flood(Ground(plane.api, plane.layout, Path(folder)), seconds, rate)
+            return await flood(Ground(plane.api, plane.layout, plane.node, Path(folder)), seconds, rate)
 
 
 if __name__ == "__main__":

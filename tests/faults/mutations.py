@@ -211,7 +211,7 @@ def main(
 async def _play(count: int, seed: int) -> Live:
     with tempfile.TemporaryDirectory() as folder:
         async with own_plane(NAMESPACE) as plane:
-            return await mutated(Ground(plane.api, plane.layout, Path(folder)), chosen(count, seed))
+            return await mutated(Ground(plane.api, plane.layout, plane.node, Path(folder)), chosen(count, seed))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from faults.cases import Case, at_write
 from faults.proxy import Fault
 from faults.runs import EXTRA_SECONDS, Calm, Ground, StoryResult
 from faults.story import NAME, NotConverged, Story
-from support.gateway.fleet import Engine
+from support.cluster.pod_engines import PodEngines
 
 from pagefleet_local.assets import kubernetes
 from pagefleet_local.base.certificates import Authority
@@ -38,7 +38,6 @@ DAEMONS = ("kube-apiserver", "etcd")
 GATEWAY_PORT, GATEWAY_INTERNAL = 18280, 18281
 EVERY_SECONDS, ASK_SECONDS = 0.2, 10.0
 AGAIN_SECONDS = 0.5
-MODEL_PORT = 8000
 
 
 class RetryingApi(Api):
@@ -141,12 +140,10 @@ class Traffic:
 
 
 @asynccontextmanager
-async def gateway(ground: Ground, *, stand_in: bool = True) -> AsyncIterator[int]:
-    """Run the gateway's console script with its Envoy. With `stand_in`, also one HTTP server that answers for every pod of
-    the loopback. Yield the gateway's process id."""
-    engine = Engine("0.0.0.0", "any", port=MODEL_PORT)
-    if stand_in:
-        await engine.start()
+async def gateway(ground: Ground, engines: PodEngines | None = None) -> AsyncIterator[int]:
+    """Run the gateway's console script with its Envoy, and `engines` for the pods of the node. Yield the gateway's process id."""
+    if engines is not None:
+        await ground.node.serve_with(engines)
     variables = {
         "PAGEFLEET_KUBECONFIG": str(ground.layout.kubeconfig),
         "PAGEFLEET_GATEWAY_ADDRESS": "127.0.0.1",
@@ -171,7 +168,7 @@ async def gateway(ground: Ground, *, stand_in: bool = True) -> AsyncIterator[int
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         await asyncio.wait_for(process.wait(), 60)
-        await engine.stop()
+        await ground.node.serve_no_more()
 
 
 async def _gateway_ready() -> bool:
@@ -204,8 +201,8 @@ async def played(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int])
     """Play one outage with as many stories as there are writes."""
     *stories, requests = names(daemon, writes)
     outage, traffic = Outage(ground.layout, daemon, SECONDS, len(writes)), Traffic()
-    async with RetryingApi(str(ground.layout.kubeconfig)) as api, gateway(ground):
-        patient = Ground(api, ground.layout, ground.folder, ground.numbers)
+    async with RetryingApi(str(ground.layout.kubeconfig)) as api, gateway(ground, PodEngines()):
+        patient = Ground(api, ground.layout, ground.node, ground.folder, ground.numbers)
         asking = asyncio.create_task(traffic.run())
         try:
             cases = [

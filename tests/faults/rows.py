@@ -145,4 +145,7 @@ ROWS = (
     Row(33, "the operator's service account token (10 minutes) ends: it was replaced before, or is replaced later",
         "no restart; nothing is written without a token; the next edit takes effect <= 15 s after there is one",
         tests=tests("faults/test_tokens.py", control_plane=True, PAGEFLEET_TOKEN_EXPIRES="1")),
+    Row(34, "pods start slowly, crash, run out of memory and are evicted, during a promotion under requests",
+        "0 failed requests; no weight without a Ready pod; promoted",
+        tests=tests("faults/test_hard_pods.py", control_plane=True, PAGEFLEET_HARD_SECONDS="300")),
 )  # fmt: skip

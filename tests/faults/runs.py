@@ -15,6 +15,7 @@ from faults.operator_process import Operator
 from faults.oracle import Truth, counted, learn
 from faults.proxy import Script, never
 from faults.story import CHAPTERS, NotConverged, Story
+from support.cluster.status_node import StatusNode
 
 from pagefleet_local.base.paths import Layout
 from pagefleet_local.fleet.kubectl import until
@@ -62,10 +63,11 @@ class Calm:
 
 @dataclass
 class Ground:
-    """The place where stories run: one control plane, a folder for logs. Several cases may run at once."""
+    """The place where stories run: one control plane with its node, a folder for logs. Several cases may run at once."""
 
     api: Api
     layout: Layout
+    node: StatusNode
     folder: Path
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 

@@ -23,12 +23,13 @@ import aiohttp
 import typer
 from faults.growth import growth, limits, together
 from faults.operator_process import Operator
-from faults.outages import GATEWAY_PORT, MODEL_PORT, gateway
+from faults.outages import GATEWAY_PORT, gateway
 from faults.report import store
 from faults.runs import Ground
 from rich.console import Console
 from rich.table import Table
 from support.cluster.own_plane import own_plane
+from support.cluster.pod_engines import PORT as MODEL_PORT
 from support.engine.api_process import NAME as MODEL
 from support.engine.api_process import command, make_model
 from support.private import alone
@@ -153,7 +154,7 @@ def main(
 async def _play(seconds: float, at_once: int) -> tuple[Memory, Load]:
     with tempfile.TemporaryDirectory() as folder:
         async with own_plane(NAMESPACE) as plane:
-            return await _soak(Ground(plane.api, plane.layout, Path(folder)), seconds, at_once)
+            return await _soak(Ground(plane.api, plane.layout, plane.node, Path(folder)), seconds, at_once)
 
 
 async def _soak(ground: Ground, seconds: float, at_once: int) -> tuple[Memory, Load]:
@@ -166,7 +167,7 @@ async def _soak(ground: Ground, seconds: float, at_once: int) -> tuple[Memory, L
     try:
         await until(_engine_ready, timeout=120, what="the engine is ready")
         operator = Operator(ground.layout, ground.folder, NAMESPACE, OPERATOR_PORT)
-        async with operator, gateway(ground, stand_in=False) as front:
+        async with operator, gateway(ground) as front:
             await ground.api.create(SERVICES, _service())
 
             async def ready() -> bool:

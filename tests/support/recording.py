@@ -1,10 +1,12 @@
-"""Records every version of the InferenceServices of one namespace, or of all, by a watch of the real API server. The
-invariants are checked on them (rows 13, 15, 16 of docs/reliability.md). Only reads."""
+"""Records every version of the InferenceServices of one namespace, or of all, and when their pods are Ready, by watches of the real
+API server. The invariants are checked on them (rows 13, 15, 16 of docs/reliability.md). Only reads."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -12,7 +14,9 @@ from typing import Any
 import aiohttp
 from faults.proxy import lines
 from support import invariants
+from support.ready_pods import ReadyPods
 
+from pagefleet_contract.names import ENGINE_POD_SELECTOR
 from pagefleet_operator.kube.client import Api, ApiError
 
 Document = dict[str, Any]
@@ -29,29 +33,51 @@ class Recording:
     namespace: str = ""
     versions: dict[tuple[str, str], list[Document]] = field(default_factory=dict)
     gaps: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    pods: ReadyPods = field(default_factory=ReadyPods)
     _version: str = "0"
+    _pods_version: str = "0"
 
     async def run(self) -> None:
         """Record until cancelled. A watch that breaks resumes where it was."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow(self._watch))
+            group.create_task(self._follow(self._watch_pods))
+
+    async def _follow(self, watch: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await self._watch()
+                await watch()
             except (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError):
                 await asyncio.sleep(RETRY_SECONDS)
 
     def violations(self) -> list[str]:
-        """Check each version beside the one before it, except across a gap."""
+        """Check each version beside the one before it and the pods of its time, except across a gap."""
         return [
             f"{key[0]}/{key[1]} {line}"
             for key, versions in sorted(self.versions.items())
             for first, end in pairwise([0, *sorted(self.gaps.get(key, ())), len(versions)])
-            for line in invariants.over(versions[first:end])
+            for check in (invariants.over, self.pods.without_pods)
+            for line in check(versions[first:end])
         ]
 
     async def _watch(self) -> None:
-        scope = f"namespaces/{self.namespace}/" if self.namespace else ""
-        path = f"/apis/pagefleet.io/v1alpha1/{scope}inferenceservices"
         query = {"watch": "true", "resourceVersion": self._version}
+        async for event in self._events("/apis/pagefleet.io/v1alpha1", "inferenceservices", query):
+            self._take(event)
+
+    async def _watch_pods(self) -> None:
+        query = {"watch": "true", "resourceVersion": self._pods_version, "labelSelector": ENGINE_POD_SELECTOR}
+        async for event in self._events("/api/v1", "pods", query):
+            if event["type"] == "ERROR":
+                self._pods_version = "0"
+                self.pods.missed()
+                raise ApiError(410, "the watch is too old")
+            self._pods_version = event["object"]["metadata"]["resourceVersion"]
+            self.pods.take(event, time.monotonic())
+
+    async def _events(self, group: str, plural: str, query: dict[str, str]) -> AsyncIterator[Document]:
+        scope = f"namespaces/{self.namespace}/" if self.namespace else ""
+        path = f"{group}/{scope}{plural}"
         session, settings = self.api._session, self.api._settings
         if session is None or settings is None:
             raise RuntimeError("the Api is closed")
@@ -59,7 +85,7 @@ class Recording:
             if answer.status != 200:
                 raise ApiError(answer.status, "no watch")
             async for line in lines(answer):
-                self._take(json.loads(line))
+                yield json.loads(line)
 
     def _take(self, event: Document) -> None:
         document = event["object"]

@@ -23,6 +23,7 @@ class OwnPlane:
     api: Api
     kubectl: Kubectl
     layout: Layout
+    node: StatusNode
 
 
 @contextmanager
@@ -55,7 +56,7 @@ async def own_plane(
             await node.register()
             serving = asyncio.create_task(node.run())
             try:
-                yield OwnPlane(api, kubectl, cluster.layout)
+                yield OwnPlane(api, kubectl, cluster.layout, node)
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)

@@ -1,4 +1,5 @@
-"""A node that only claims to run pods: it marks the pods scheduled to it Running and Ready, and removes deleted pods.
+"""A node that only claims to run pods: it marks the pods scheduled to it Running and Ready, and removes deleted pods. Where a
+test asks for it, pods start slowly, crash, run out of memory and get evicted, and an HTTP server answers for each that lives.
 
 For tests of the operator against a real control plane where no container needs to run. Never shipped.
 """
@@ -9,9 +10,13 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from support.cluster.pod_engines import PodEngines
+from support.cluster.pod_life import End, Life, PodState
 
 from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.kube.client import Api, ApiError
@@ -21,18 +26,36 @@ CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500", "nvidia.com/gpu": "64
 HEARTBEAT_SECONDS, AT_ONCE = 5.0, 16
 PASSING = (ApiError, aiohttp.ClientError, TimeoutError)  # the API server restarts, or is slow under load
 PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NAME}"
+STARTING = PodState(False)
+
+
+@dataclass
+class _Pod:
+    """What the node knows of a pod: its number and its first sight by the monotonic clock for its Life, its address once it has
+    one, and the state that was written."""
+
+    number: int
+    since: float
+    revision: str
+    address: str = ""
+    state: PodState = STARTING
 
 
 class StatusNode:
     """`hold` names revisions whose pods stay pending. It looks for new pods every `pause` seconds. A pod with readiness
     gates is Ready while their conditions are true, as a kubelet has it. `prefix`: the pods' addresses. Those of the
-    loopback are refused at once; but no Endpoints may have them."""
+    loopback are refused at once; but no Endpoints may have them. `lives` are by namespace; without one a pod is Ready at once
+    and stays so. `happened` counts what ended containers."""
 
     def __init__(self, api: Api, max_pods: int = 500, pause: float = 0.2, prefix: str = "127.100") -> None:
         self._api, self._pause, self._prefix = api, pause, prefix
         self._capacity = {**CAPACITY, "pods": str(max_pods)}
-        self._addresses = itertools.count(1)
+        self._addresses, self._numbers = itertools.count(1), itertools.count()
+        self._known: dict[str, _Pod] = {}  # by uid
+        self._engines: PodEngines | None = None
         self.hold: set[str] = set()
+        self.lives: dict[str, Life] = {}
+        self.happened: Counter[End] = Counter()
 
     async def register(self) -> None:
         with contextlib.suppress(*PASSING):
@@ -49,6 +72,19 @@ class StatusNode:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
             group.create_task(self._pods())
+
+    async def serve_with(self, engines: PodEngines) -> None:
+        """Have engines answer for the pods that live, from now on."""
+        self._engines = engines
+        for pod in list(self._known.values()):
+            if pod.state.ready:
+                await engines.up(pod.address, pod.revision)
+
+    async def serve_no_more(self) -> None:
+        """End the engines of `serve_with`."""
+        engines, self._engines = self._engines, None
+        if engines is not None:
+            await engines.stop()
 
     async def _beat(self) -> None:
         """Send heartbeats in a task of their own: a late heartbeat makes all pods unready."""
@@ -93,40 +129,95 @@ class StatusNode:
     async def _serve(self, pod: dict[str, Any]) -> None:
         metadata = pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        revision = metadata["labels"].get("pagefleet.io/revision", "")
+        known = self._known.setdefault(metadata["uid"], _Pod(next(self._numbers), time.monotonic(), revision))
         if "deletionTimestamp" in metadata:
+            await self._set_engine(known, answers=False)
             await self._api._request("DELETE", path, {}, {"gracePeriodSeconds": 0}, "application/json")
+            del self._known[metadata["uid"]]
             return
-        held = metadata["labels"].get("pagefleet.io/revision") in self.hold
+        life = self.lives.get(metadata["namespace"])
+        state = PodState(True) if life is None else life.at(known.number, time.monotonic() - known.since)
         status = pod.get("status") or {}
-        if status.get("phase") == "Running":
+        if status.get("phase") == "Failed" or (revision in self.hold and status.get("phase") != "Running"):
+            return
+        if status.get("phase") == "Running" and state == known.state:
             await self._gated(pod, path)
             return
-        if held:
-            return
-        now, address = time_text(time.time())[:19] + "Z", next(self._addresses)
-        pod["status"] = {
-            "phase": "Running",
-            "podIP": f"{self._prefix}.{address // 250 % 250}.{address % 250 + 1}",
-            "conditions": [
-                {"type": kind, "status": "True", "lastTransitionTime": now}
-                for kind in ("PodScheduled", "Initialized", "ContainersReady")
-            ]
-            + [{"type": "Ready", "status": "False" if _gates(pod) else "True", "lastTransitionTime": now}],
-            "containerStatuses": [
-                {"name": "engine", "ready": True, "restartCount": 0, "image": "x", "imageID": "x",
-                 "state": {"running": {"startedAt": now}}}
-            ],
-        }  # fmt: skip
+        if not known.address:
+            known.address = status.get("podIP") or self._address()
+        await self._set_engine(known, answers=state.ready)
+        pod["status"] = {**status, **_status(pod, state, known.address)}
         await self._api.replace(f"{path}/status", pod)
+        self.happened.update(state.ends[len(known.state.ends) :])
+        known.state = state
+
+    def _address(self) -> str:
+        number = next(self._addresses)
+        return f"{self._prefix}.{number // 250 % 250}.{number % 250 + 1}"
+
+    async def _set_engine(self, pod: _Pod, *, answers: bool) -> None:
+        if self._engines is None or not pod.address:
+            return
+        if answers:
+            await self._engines.up(pod.address, pod.revision)
+        else:
+            await self._engines.down(pod.address)
 
     async def _gated(self, pod: dict[str, Any], path: str) -> None:
         """Set Ready by the gates. As a kubelet does, make pods Ready again that a late heartbeat made unready."""
         conditions = {condition["type"]: condition for condition in pod["status"].get("conditions") or ()}
-        status = "True" if all(conditions.get(gate, {}).get("status") == "True" for gate in _gates(pod)) else "False"
+        gates = all(conditions.get(gate, {}).get("status") == "True" for gate in _gates(pod))
+        ready = conditions.get("ContainersReady", {}).get("status") == "True"
+        status = "True" if gates and ready else "False"
         if conditions["Ready"]["status"] != status:
             conditions["Ready"] |= {"status": status, "lastTransitionTime": time_text(time.time())[:19] + "Z"}
             pod["status"]["conditions"] = list(conditions.values())
             await self._api.replace(f"{path}/status", pod)
+
+
+def _status(pod: dict[str, Any], state: PodState, address: str) -> dict[str, Any]:
+    """Return a pod's status as a kubelet writes it."""
+    now = time_text(time.time())[:19] + "Z"
+    if state.evicted:
+        return {
+            "phase": "Failed",
+            "reason": End.EVICTED.value,
+            "message": "The node was low on resource: memory.",
+            "conditions": [],
+            "containerStatuses": [],
+        }
+    truth = {
+        "PodScheduled": True,
+        "Initialized": True,
+        "ContainersReady": state.ready,
+        "Ready": state.ready and not _gates(pod),
+    }
+    container: dict[str, Any] = {
+        "name": "engine",
+        "ready": state.ready,
+        "restartCount": len(state.ends),
+        "image": "x",
+        "imageID": "x",
+    }
+    if state.ready or not state.ends:
+        container["state"] = {"running": {"startedAt": now}}
+    else:
+        container["state"] = {
+            "waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}
+        }
+    if state.ends:
+        code = 137 if state.ends[-1] is End.OUT_OF_MEMORY else 1
+        ended = {"reason": state.ends[-1].value, "exitCode": code, "finishedAt": now}
+        container["lastState"] = {"terminated": ended}
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "conditions": [
+            {"type": kind, "status": str(holds), "lastTransitionTime": now} for kind, holds in truth.items()
+        ],
+        "containerStatuses": [container],
+    }
 
 
 def _gates(pod: dict[str, Any]) -> list[str]:
