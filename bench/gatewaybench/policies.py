@@ -119,10 +119,10 @@ class Pagefleet:
     def _tell(self, now: float) -> None:
         self._told = now
         for number, gateway in enumerate(self._gateways):
-            news = gateway.newsroom.changes()
+            news = gateway.newsroom.changes(now)
             for other in self._gateways:
                 if other is not gateway:
-                    other.newsroom.take_over(str(number), news.pods, news.prefixes, now)
+                    other.newsroom.take_over(str(number), news.message(), now)
 
 
 class _Gateway:

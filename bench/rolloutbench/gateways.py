@@ -136,9 +136,9 @@ class Gateway:
 
     def tell(self, others: Sequence[Gateway], now: float) -> None:
         """Tell the other gateways what has changed."""
-        news = self.newsroom.changes()
+        news = self.newsroom.changes(now)
         for other in others:
-            other.newsroom.take_over(self.instance, news.pods, news.prefixes, now)
+            other.newsroom.take_over(self.instance, news.message(), now)
 
     def sweep(self) -> None:
         self.counting.sweep(self.state)

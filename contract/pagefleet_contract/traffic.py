@@ -5,7 +5,7 @@ from __future__ import annotations
 DEFAULT_TIMEOUT = "10m"  # of a whole request, retries included; Envoy's own limit is the same
 MAX_RETRIES, DEFAULT_RETRIES = 10, 2
 
-# Requests that wait in a gateway pod for an engine pod: of one service at most, by default, and of all services together.
+# Requests that wait for an engine pod: at most, of one service in all gateway pods by default, and of all services in one of them.
 MAX_HOLD_SECONDS = 300
 IDLE_HOLD_SECONDS = 60  # by default, for a service with scaling.idleToZero; another's requests do not wait
 DEFAULT_HELD_REQUESTS, DEFAULT_HELD_BYTES = 256, 64 * 1024 * 1024

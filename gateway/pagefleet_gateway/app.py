@@ -73,8 +73,11 @@ class Gateway:
         self.members = Members(settings.pod_name)
         self.members.listen(lambda _: self.ledger.trials.share(1 + len(self.members.addresses)))
         self.quotas = Quotas(self.picker.limits, self.members)
-        self.loads = Loads(Newsroom(self.ledger, self.picker.prefixes), self.members, self._release_held)
-        self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
+        self.holding = Holding(
+            self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival, name=settings.pod_name
+        )
+        newsroom = Newsroom(self.ledger, self.picker.prefixes, self.holding)
+        self.loads = Loads(newsroom, self.members, self._release_held)
         self.metrics = Metrics(self.ledger, self.holding)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
         self._rng = rng

@@ -1,7 +1,8 @@
 """Two real gateways (Envoy and picker) tell each other their loads and prefixes over their internal ports.
 
 Protects that a crowd which comes through both does not run to one pod; that the beginning of a prompt is sent to the pod that
-has it, whichever gateway sent it there; that the requests of a gateway which stops, or whose messages cease, are forgotten; and
+has it, whichever gateway sent it there; that a pod which fails at one gateway is ejected by both, that the bound of waiting requests and
+their priorities hold for both together; that the requests of a gateway which stops, or whose messages cease, are forgotten; and
 that only gateway pods may listen.
 """
 
@@ -164,3 +165,81 @@ async def test_the_limit_of_a_pod_counts_both_gateways_and_a_held_request_goes_w
             engine.gate.release()
         for answer in (first, third):
             await answer.read()
+
+
+KEY = ("team", "chat")
+QUEUE: dict[str, object] = {
+    "pod_limit": 1,
+    "hold_seconds": 30.0,
+    "hold_requests": 2,
+    "priorities": ((("x-class", "high"),),),
+    "priority_names": ("high",),
+}
+
+
+async def asked(fleet: Fleet, name: str) -> tuple[int, str]:
+    """Ask for an answer as a class; its status and the code of its error."""
+    status, answer, _ = await fleet.chat(headers={"x-class": name})
+    error = answer.get("error")
+    return status, str(error.get("code")) if isinstance(error, dict) else ""
+
+
+def held(*fleets: Fleet) -> list[int]:
+    return [fleet.gateway.holding.held(KEY) for fleet in fleets]
+
+
+async def test_a_pod_that_fails_at_one_gateway_gets_no_requests_from_the_other() -> None:
+    async with pair(3) as (one, two, engines):
+        broken = engines[0]
+        broken.status = 503
+        while not broken.requests:
+            assert (await asked(one, ""))[0] == 200
+        await until(lambda: two.gateway.ledger.ejected(broken.pod(), time.monotonic()))
+        before = len(broken.requests)
+        for _ in range(12):
+            assert (await asked(two, ""))[0] == 200
+        assert len(broken.requests) == before
+        three = two.gateway.members
+        three.remove(ONE)
+        three.put(ONE, address(one))
+        await until(lambda: one.gateway.loads.listeners == 1)
+        assert two.gateway.ledger.ejected(broken.pod(), time.monotonic())
+
+
+async def test_the_bound_of_waiting_requests_holds_for_both_gateways_and_the_important_ones_displace_the_other_s() -> (
+    None
+):
+    async with pair(1, gate=asyncio.Semaphore(0)) as (one, two, (engine,)):
+        for fleet in (one, two):
+            fleet.serve((STABLE, 100), **QUEUE)
+        first = await stream(one)
+        await until(partial(_all_know, (one, two), [engine], 1))
+        low = [asyncio.create_task(asked(fleet, "low")) for fleet in (one, two)]
+        await until(lambda: held(one, two) == [1, 1])
+        await until(lambda: two.gateway.holding.held_elsewhere(KEY) == one.gateway.holding.held_elsewhere(KEY) == 1)
+        assert await asked(one, "low") == (429, "queue_full")
+        assert await asked(two, "low") == (429, "queue_full")
+        high = [asyncio.create_task(asked(two, "high"))]  # displaces the one that waits here
+        await until(lambda: low[1].done())
+        await until(lambda: one.gateway.holding.held_elsewhere(KEY) == 1 and held(one, two) == [1, 1])
+        high.append(asyncio.create_task(asked(two, "high")))  # displaces the one that waits at the other gateway
+        assert [await answer for answer in low] == [(429, "displaced")] * 2
+        await until(lambda: held(one, two) == [0, 2])
+        first.close()
+        assert [await answer for answer in high] == [(200, "")] * 2
+
+
+async def test_a_more_important_request_of_the_other_gateway_goes_first() -> None:
+    async with pair(1, gate=asyncio.Semaphore(0)) as (one, two, (engine,)):
+        for fleet in (one, two):
+            fleet.serve((STABLE, 100), **QUEUE | {"hold_requests": 9})
+        first = await stream(one)
+        await until(partial(_all_know, (one, two), [engine], 1))
+        low = [asyncio.create_task(asked(one, "low")) for _ in range(2)]
+        await until(lambda: held(one) == [2])
+        high = [asyncio.create_task(asked(two, "high")) for _ in range(2)]
+        await until(lambda: held(two) == [2] and one.gateway.holding.held_elsewhere(KEY) == 2)
+        first.close()
+        assert [await answer for answer in (*high, *low)] == [(200, "")] * 4
+        classes = [request.headers["x-class"] for request in engine.requests[1:]]
+        assert classes == ["high", "high", "low", "low"]

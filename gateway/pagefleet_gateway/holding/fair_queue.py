@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
 QUANTUM = 512  # tokens a tenant may send in a round
@@ -37,11 +38,23 @@ class _Class(Generic[T]):
     deficits: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Others:
+    """What waits for the same service in other gateways, and how many of it are of lower classes than the new entry."""
+
+    entries: int = 0
+    bytes: int = 0
+    lower_entries: int = 0
+
+
+NO_OTHERS = Others()
+
+
 class FairQueue(Generic[T]):
     """Bounded by entries and bytes. A full queue gives up its last entry of a lower class for one of a higher class."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
-        self._max_entries, self._max_bytes = max_entries, max_bytes
+        self.max_entries, self._max_bytes = max_entries, max_bytes
         self._classes: dict[int, _Class[T]] = {}
         self._count = self.bytes = 0
         self._lanes: Counter[Hashable] = Counter()  # entries by lane
@@ -59,27 +72,38 @@ class FairQueue(Generic[T]):
         """Return the most important priority that waits, None for an empty queue."""
         return min(self._classes, default=None)
 
-    def push(self, entry: Entry[T]) -> list[Entry[T]] | None:
-        """Add an entry. Return the entries that it displaced, or None when there is no room for it."""
+    def push(self, entry: Entry[T], others: Others = NO_OTHERS) -> list[Entry[T]] | None:
+        """Add an entry. Return the entries that it displaced, or None when there is no room for it.
+
+        The bounds hold for this queue and `others` together. Where that is not enough, others give up entries of lower classes.
+        """
         displaced: list[Entry[T]] = []
-        count, size = self._count + 1, self.bytes + entry.size
+        count, size = self._count + 1 + others.entries, self.bytes + entry.size + others.bytes
         lower: list[Entry[T]] = []
-        if count > self._max_entries or size > self._max_bytes:
+        if count > self.max_entries or size > self._max_bytes:
             lower = sorted(
                 (other for other in self if other.priority > entry.priority), key=lambda other: other.priority
             )
-        while count > self._max_entries or size > self._max_bytes:
+        while count > self.max_entries or size > self._max_bytes:
             if not lower:
-                return None
+                if size > self._max_bytes or count - others.lower_entries > self.max_entries:
+                    return None
+                break
             displaced.append(lower.pop())
             count, size = count - 1, size - displaced[-1].size
         for other in displaced:
             self.remove(other)
         group = self._classes.setdefault(entry.priority, _Class())
         group.tenants.setdefault(entry.tenant, deque()).append(entry)
-        self._count, self.bytes = count, size
+        self._count, self.bytes = self._count + 1, self.bytes + entry.size
         self._lanes[entry.lane] += 1
         return displaced
+
+    def last(self, priority: int, count: int) -> list[Entry[T]]:
+        """Return up to `count` entries of a priority, those of its last tenant first, the newest first."""
+        tenants = self._classes[priority].tenants if priority in self._classes else {}
+        newest = (entry for tenant in reversed(list(tenants)) for entry in reversed(tenants[tenant]))
+        return list(islice(newest, count))
 
     def has_lane(self, lane: Hashable) -> bool:
         """Return whether an entry of the lane waits."""

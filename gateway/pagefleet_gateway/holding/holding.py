@@ -3,23 +3,29 @@
 A service's requests are held while it has no ready pod (it scales from zero) or every pod is at its limit. They are bounded
 in number, bytes and time, per service and altogether. Changes of the pods and ends of requests release the next ones.
 A request that may go to some pods only (a subset, the canary) waits in a lane of its own: it blocks nobody else.
+Gateways tell each other what waits in them (elsewhere.py): the bounds of a service hold for all of them together, and a more
+important request of another gateway goes first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pagefleet_contract.traffic import MAX_HELD_BYTES, MAX_HELD_REQUESTS
 from pagefleet_gateway.cluster.state import Service, ServiceKey
-from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
+from pagefleet_gateway.holding.elsewhere import Elsewhere, Waiting, surplus
+from pagefleet_gateway.holding.fair_queue import Entry, FairQueue, Others
 from pagefleet_gateway.picking import refusals
 from pagefleet_gateway.picking.picker import Admitted, Lane, Pick, Picker, Request
 from pagefleet_gateway.picking.refusals import NO_POD_IN_SUBSET, NO_READY_POD, OVERLOADED
 from pagefleet_gateway.picking.routing import Refusal
 
 Decision = Pick | Refusal
+ANY_POD: Lane = (None, False)  # the lane of requests that any pod with traffic may answer
+YIELD_SECONDS = 0.1  # for a more important request of another gateway: five messages between gateways
 
 
 @dataclass(frozen=True)
@@ -51,23 +57,95 @@ class Holding:
         on_wake: Callable[[ServiceKey], None],
         bounds: Bounds = Bounds(),
         on_arrival: Callable[[Admitted], None] = lambda _: None,
+        name: str = "",
     ) -> None:
+        """`name` is this gateway's, among those that tell each other what waits."""
         self._picker, self._clock, self._on_wake, self._bounds = picker, clock, on_wake, bounds
         self._on_arrival = on_arrival
         self._queues: dict[ServiceKey, FairQueue[HeldRequest]] = {}
         self._woken: set[ServiceKey] = set()  # services without pods whose wake-up was sent
         self._closed = False
+        self._name = name
+        self._elsewhere = Elsewhere()
+        self._changed: set[ServiceKey] = set()  # services whose queue has changed since `take_changed`
+        self._yielding: dict[ServiceKey, float] = {}  # until when the service's requests let another gateway's go first
         picker.held_class = self._held_class
 
     def _held_class(self, key: ServiceKey) -> int | None:
+        """Return the most important class of a service of which a request waits in any gateway."""
         queue = self._queues.get(key)
-        return None if queue is None else queue.first_priority
+        classes = (None if queue is None else queue.first_priority, self._elsewhere.first(key))
+        return min((one for one in classes if one is not None), default=None)
+
+    def rows(self) -> Mapping[str, list[list[int]]]:
+        """Return what waits here, for another gateway: by `namespace/name` a row for each class."""
+        return {"/".join(key): [waiting.row for waiting in self._waiting(key)] for key in self._queues}
+
+    def take_changed(self) -> Mapping[str, list[list[int]]]:
+        """Return the rows of the services that have changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return {"/".join(key): [waiting.row for waiting in self._waiting(key)] for key in changed}
+
+    def _waiting(self, key: ServiceKey) -> tuple[Waiting, ...]:
+        """Return what waits here, by class."""
+        classes: dict[int, list[Entry[HeldRequest]]] = {}
+        for entry in self._queues.get(key, ()):
+            classes.setdefault(entry.priority, []).append(entry)
+        return tuple(
+            Waiting(priority, len(some), sum(one.size for one in some), sum(one.lane == ANY_POD for one in some))
+            for priority, some in classes.items()
+        )
+
+    def hear(self, gateway: str, rows: object, *, whole: bool) -> None:
+        """Take over what waits in another gateway. Where its more important requests need the room, give up some of ours."""
+        changed = self._elsewhere.replace(gateway, rows) if whole else self._elsewhere.update(gateway, rows)
+        for key in changed & self._queues.keys():
+            self._give_up(key)
+
+    def forget(self, gateway: str) -> None:
+        """Forget what waits in a gateway that is gone or silent."""
+        self._elsewhere.forget(gateway)
+
+    def _give_up(self, key: ServiceKey) -> None:
+        queue = self._queues[key]
+        priority, count = surplus(self._name, key, self._waiting(key), self._elsewhere, queue.max_entries)
+        for entry in queue.last(priority, count):
+            _refuse(entry, refusals.displaced(entry.item.admitted.service))
+
+    def _others(self, key: ServiceKey, priority: int) -> Others:
+        """Return what waits elsewhere for a service, for a new request of a class."""
+        return Others(*self._elsewhere.sums(key, priority))
+
+    def _yields(self, key: ServiceKey, lane: Lane, priority: int) -> bool:
+        """Return whether a request lets a more important one of another gateway go first. It does so for YIELD_SECONDS only:
+        the other gateway may not reach the pod that is free.
+        """
+        first = self._elsewhere.first(key) if lane == ANY_POD else None
+        if first is None or first >= priority:
+            self._yielding.pop(key, None)
+            return False
+        now = self._clock()
+        until = self._yielding.get(key)
+        if until is None:
+            self._yielding[key] = now + YIELD_SECONDS
+            asyncio.get_running_loop().call_later(YIELD_SECONDS, self.release)
+            return True
+        return now < until
+
+    def _end_yielding(self, key: ServiceKey) -> None:
+        """Let the next free pod be another gateway's again: ours had their turn, and there is no free pod any more."""
+        if self._yielding.get(key, math.inf) <= self._clock():
+            del self._yielding[key]
 
     def held(self, key: ServiceKey) -> int:
         """Return the number of requests that wait. It is at least 1 for a service without pods since its fallback had to
         take a request.
         """
         return len(self._queues.get(key, ())) or int(key in self._woken)
+
+    def held_elsewhere(self, key: ServiceKey) -> int:
+        """Return the number of a service's requests that wait in other gateways, as far as these have told of them."""
+        return self._elsewhere.sums(key, 0)[0]
 
     def held_by_service(self) -> dict[ServiceKey, int]:
         """Return `held` of every service for which it is not 0."""
@@ -84,13 +162,18 @@ class Holding:
             return admitted
         self._on_arrival(admitted)
         # A new request must not overtake those that wait for the same pods.
-        queue = self._queues.get(admitted.service.key)
-        if self._closed or queue is None or not queue.has_lane(self._picker.lane(admitted)):
+        service, lane = admitted.service, self._picker.lane(admitted)
+        queue = self._queues.get(service.key)
+        waits = queue is not None and queue.has_lane(lane)
+        if service.hold_seconds > 0 and not waits:
+            waits = self._yields(service.key, lane, service.priority(request.headers))
+        if self._closed or not waits:
             decision = self._picker.choose(admitted, now)
             if not self._may_wait(admitted, decision):
                 if _needs_pod(decision):
                     self._wake(admitted.service)
                 return decision
+            self._end_yielding(service.key)
         return self._hold(admitted)
 
     def release(self) -> None:
@@ -101,8 +184,12 @@ class Holding:
             while (entry := queue.peek(blocked)) is not None:
                 held = entry.item
                 if not held.decision.done():
+                    if self._yields(key, held.lane, entry.priority):
+                        blocked.add(held.lane)
+                        continue
                     decision = self._picker.choose(held.admitted, self._clock())
                     if self._may_wait(held.admitted, decision):
+                        self._end_yielding(key)
                         blocked.add(held.lane)
                         continue
                     held.decision.set_result(decision)
@@ -131,18 +218,20 @@ class Holding:
         held = HeldRequest(admitted, self._picker.lane(admitted), loop.create_future())
         tenant = admitted.request.headers.get(service.tenant_header, "") if service.tenant_header else ""
         entry = Entry(held, service.priority(admitted.request.headers), tenant, admitted.cost.tokens, size, held.lane)
-        displaced = queue.push(entry)
+        displaced = queue.push(entry, self._others(service.key, entry.priority))
         if displaced is None:
             self._forget_empty(service.key)
             return refusals.queue_full(service)
         for other in displaced:
             _refuse(other, refusals.displaced(other.item.admitted.service))
+        self._changed.add(service.key)
         self._wake(service)
         timer = loop.call_later(service.hold_seconds, self._expire, held)
 
         def clean_up(_: asyncio.Future[Decision]) -> None:
             timer.cancel()
             queue.remove(entry)
+            self._changed.add(service.key)
             self._forget_empty(service.key)
 
         held.decision.add_done_callback(clean_up)

@@ -309,7 +309,7 @@ class Ledger:
         )
 
     def ejected(self, pod: Pod, now: float) -> bool:
-        return self.outliers.ejected(pod.uid, self._pods.get(pod.uid, IDLE).requests, now)
+        return self.outliers.ejected(pod.uid, self.known_in_flight(pod), now)
 
     def sweep(self, pods: Iterable[Pod], now: float) -> list[Ticket]:
         """Forget pods that are not among `pods`, and requests whose log line can no longer come. Return these."""

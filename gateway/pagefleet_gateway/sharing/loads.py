@@ -1,4 +1,5 @@
-"""Gateways tell each other which requests they have in flight on which pod, and which text they have sent there.
+"""Gateways tell each other which requests they have in flight on which pod and hold, which text they have sent there, and which
+pods have failed.
 
 One HTTP answer that does not end leads from each gateway to each. A gateway asks every other one and hears, at once, everything
 that the other has in flight, and then what changes, at most fifty times a second. So all gateways choose pods by the same loads
@@ -22,7 +23,6 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_NEWS
 from pagefleet_gateway.sharing.members import Members
 from pagefleet_gateway.sharing.news import News, Newsroom
 
@@ -41,21 +41,18 @@ class Listener:
     """Another gateway that hears this one, with the news that it has not got yet."""
 
     def __init__(self, first: News) -> None:
-        self._pods, self._prefixes, self._whole = dict(first.pods), dict(first.prefixes), first.whole
+        self._news = first
         self.waits = asyncio.Event()  # set while there are news for it
         self.waits.set()
 
     def add(self, news: News) -> None:
-        self._pods.update(news.pods)
-        if sum(map(len, self._prefixes.values())) < MAX_NEWS * HASH_BYTES:
-            for cache, hashes in news.prefixes.items():
-                self._prefixes[cache] = self._prefixes.get(cache, b"") + hashes
+        self._news.add(news)
         self.waits.set()
 
     def take(self) -> bytes:
         """Return the next message."""
-        message = msgspec.msgpack.encode({"whole": self._whole, "pods": self._pods, "prefixes": self._prefixes})
-        self._pods, self._prefixes, self._whole = {}, {}, False
+        message = msgspec.msgpack.encode(self._news.message())
+        self._news = News()
         self.waits.clear()
         return message
 
@@ -90,7 +87,7 @@ class Loads:
         async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
             while True:
                 self._follow_members(session, group)
-                if news := self._newsroom.changes():
+                if news := self._newsroom.changes(time.monotonic()):
                     for listener in self._listeners:
                         listener.add(news)
                 await asyncio.sleep(PERIOD_SECONDS if self._listeners else LONELY_SECONDS)
@@ -125,8 +122,7 @@ class Loads:
     def _take_over(self, name: str, data: bytes) -> None:
         message = msgspec.msgpack.decode(data) if data else None
         if isinstance(message, dict):
-            pods, prefixes, whole = message.get("pods"), message.get("prefixes"), message.get("whole") is True
-            self._newsroom.take_over(name, pods, prefixes, time.monotonic(), whole=whole)
+            self._newsroom.take_over(name, message, time.monotonic())
             self._on_news()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -135,7 +131,7 @@ class Loads:
             return web.json_response({"error": "only gateway pods may hear of loads"}, status=403)
         response = web.StreamResponse(headers={"content-type": "application/octet-stream"})
         await response.prepare(request)
-        listener = Listener(self._newsroom.everything())
+        listener = Listener(self._newsroom.everything(time.monotonic()))
         telling = asyncio.create_task(_tell(response, listener))
         self._listeners.add(listener)
         self._telling.add(telling)

@@ -1,54 +1,85 @@
 """What one gateway pod tells the others, and what it takes over from them. No I/O; the time is an argument.
 
-`pods` of a message has the rows of in_flight.py by the pods' uids, `whole` states whether they are all, and `prefixes` has block
-hashes by the pods' caches. Total: what is malformed is left out.
+`pods` of a message has the rows of in_flight.py by the pods' uids, `ejections` those of outliers.py, `held` those of
+holding.py by services, and `prefixes` has block hashes by the pods' caches. `whole` states whether `pods` and `held` are all. Total:
+what is malformed is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.picking.outliers import merged
+from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_NEWS, Prefixes
 
 
-@dataclass(frozen=True)
+@dataclass
 class News:
-    """What has changed at a gateway, or with `whole` everything that it has in flight."""
+    """What has changed at a gateway, or with `whole` everything that it has in flight and holds."""
 
-    pods: Mapping[str, list[int]]
-    prefixes: Mapping[str, bytes]
+    pods: dict[str, list[int]] = field(default_factory=dict)
+    prefixes: dict[str, bytes] = field(default_factory=dict)
+    ejections: dict[str, list[int]] = field(default_factory=dict)
+    held: dict[str, list[list[int]]] = field(default_factory=dict)
     whole: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.pods or self.prefixes)
+        return bool(self.pods or self.prefixes or self.ejections or self.held)
+
+    def message(self) -> dict[str, object]:
+        """Return what is sent."""
+        return dict(vars(self))
+
+    def add(self, news: News) -> None:
+        """Add what has changed since. Of prefixes there are MAX_NEWS at most."""
+        self.pods.update(news.pods)
+        self.held.update(news.held)
+        for uid, row in news.ejections.items():
+            self.ejections[uid] = merged(self.ejections.get(uid), row)
+        if sum(map(len, self.prefixes.values())) < MAX_NEWS * HASH_BYTES:
+            for cache, hashes in news.prefixes.items():
+                self.prefixes[cache] = self.prefixes.get(cache, b"") + hashes
 
 
 class Newsroom:
-    """The news of one gateway pod. Its ledger and prefixes are read, and what other pods tell is added to them."""
+    """The news of one gateway pod. Its ledger, prefixes and queues are read, and what other pods tell is added to them."""
 
-    def __init__(self, ledger: Ledger, prefixes: Prefixes) -> None:
-        self._ledger, self._prefixes = ledger, prefixes
+    def __init__(self, ledger: Ledger, prefixes: Prefixes, holding: Holding | None = None) -> None:
+        """`holding` None: no request ever waits here."""
+        self._ledger, self._prefixes, self._holding = ledger, prefixes, holding
 
-    def everything(self) -> News:
+    def everything(self, now: float) -> News:
         """Return what another gateway hears first."""
-        return News(self._ledger.rows(), self._prefixes.latest(), whole=True)
+        ejections = dict(self._ledger.outliers.rows(now))
+        rows, held = dict(self._ledger.rows()), dict(self._holding.rows() if self._holding else {})
+        return News(rows, dict(self._prefixes.latest()), ejections, held, whole=True)
 
-    def changes(self) -> News:
+    def changes(self, now: float) -> News:
         """Return what has changed since the last call."""
-        return News(self._ledger.take_changed(), self._prefixes.take_news())
+        ejections = dict(self._ledger.outliers.take_changed(now))
+        rows, held = dict(self._ledger.take_changed()), dict(self._holding.take_changed() if self._holding else {})
+        return News(rows, dict(self._prefixes.take_news()), ejections, held)
 
-    def take_over(self, gateway: str, pods: object, prefixes: object, now: float, *, whole: bool = False) -> None:
+    def take_over(self, gateway: str, message: Mapping[str, object], now: float) -> None:
         """Take over what another gateway tells."""
+        whole = message.get("whole") is True
         if whole:
-            self._ledger.others.replace(gateway, pods)
+            self._ledger.others.replace(gateway, message.get("pods"))
         else:
-            self._ledger.hear(gateway, pods, now)
+            self._ledger.hear(gateway, message.get("pods"), now)
+        self._ledger.outliers.hear(message.get("ejections"), now)
+        if self._holding is not None:
+            self._holding.hear(gateway, message.get("held"), whole=whole)
+        prefixes = message.get("prefixes")
         for cache, hashes in prefixes.items() if isinstance(prefixes, Mapping) else ():
             if isinstance(cache, str) and isinstance(hashes, bytes):
                 self._prefixes.hear(cache, hashes)
 
     def forget(self, gateway: str) -> None:
-        """Forget the requests of a gateway that is gone or silent."""
+        """Forget the requests of a gateway that is gone or silent. What it saw of pods stays."""
         self._ledger.others.forget(gateway)
+        if self._holding is not None:
+            self._holding.forget(gateway)

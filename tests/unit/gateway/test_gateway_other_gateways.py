@@ -22,8 +22,8 @@ UID = "uid-1"
 
 
 def tell(one: VirtualGateway, other: VirtualGateway, now: float, name: str = "one") -> None:
-    news = Newsroom(one.ledger, one.picker.prefixes).changes()
-    Newsroom(other.ledger, other.picker.prefixes).take_over(name, news.pods, news.prefixes, now)
+    news = Newsroom(one.ledger, one.picker.prefixes).changes(now)
+    Newsroom(other.ledger, other.picker.prefixes).take_over(name, news.message(), now)
 
 
 def pair(pods: int = 2, **service: Any) -> tuple[VirtualGateway, VirtualGateway]:
@@ -172,11 +172,12 @@ def test_a_slow_listener_gets_one_message_with_the_newest_rows() -> None:
     listener = Listener(News({"a": [1]}, {}, whole=True))
     listener.add(News({"b": [1]}, {"pod": b"1"}))
     listener.add(News({"b": [2]}, {"pod": b"2"}))
-    whole = {"whole": True, "pods": {"a": [1], "b": [2]}, "prefixes": {"pod": b"12"}}
+    none: dict[str, object] = {"ejections": {}, "held": {}}
+    whole = {"whole": True, "pods": {"a": [1], "b": [2]}, "prefixes": {"pod": b"12"}, **none}
     assert msgspec.msgpack.decode(listener.take()) == whole
     assert not listener.waits.is_set()
     listener.add(News({"a": [3]}, {}))
-    assert msgspec.msgpack.decode(listener.take()) == {"whole": False, "pods": {"a": [3]}, "prefixes": {}}
+    assert msgspec.msgpack.decode(listener.take()) == {"whole": False, "pods": {"a": [3]}, "prefixes": {}, **none}
 
 
 def test_members_are_the_other_pods_and_changes_are_reported() -> None:

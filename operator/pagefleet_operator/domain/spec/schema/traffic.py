@@ -38,10 +38,10 @@ QUEUE = record(
             "Longest wait, at most 5m. When omitted: 60s for a service with scaling.idleToZero, else nothing waits."
         ),
         "maxRequests": integer(
-            "Most requests that wait in a gateway pod.", 1, MAX_HELD_REQUESTS, default=DEFAULT_HELD_REQUESTS
+            "Most requests that wait, in all gateway pods.", 1, MAX_HELD_REQUESTS, default=DEFAULT_HELD_REQUESTS
         ),
         "maxBytes": integer(
-            "Most bytes of waiting requests in a gateway pod.", 1024, MAX_HELD_BYTES, default=DEFAULT_HELD_BYTES
+            "Most bytes of waiting requests, in all gateway pods.", 1024, MAX_HELD_BYTES, default=DEFAULT_HELD_BYTES
         ),
         "tenantHeader": _header("Whose value is a tenant: waiting requests are let go fairly between tenants."),
     },
