@@ -23,8 +23,13 @@ console = Console(soft_wrap=True, highlight=False)
 
 def simulate(
     service: Annotated[Path, typer.Option(help="File of an InferenceService: its spec.scaling is simulated.")],
+    name: Annotated[str | None, typer.Option(help="Name of the service, needed when the file has several.")] = None,
     trace: Annotated[
-        str, typer.Option(help="builtin:NAME (steady, noise, step, burst, diurnal, heavy), or a BurstGPT or Azure CSV.")
+        str,
+        typer.Option(
+            help="builtin:NAME, a shape (steady, noise, step, burst, diurnal, heavy) or a whole workload (live-chat-spike, "
+            "compliance-summaries, coding-questions, long-document, mixed-priorities); or a BurstGPT or Azure CSV."
+        ),
     ] = "builtin:diurnal",
     scalers: Annotated[str, typer.Option(help="Autoscalers to compare, separated by commas.")] = DEFAULT_SCALERS,
     profile: Annotated[
@@ -61,10 +66,10 @@ def simulate(
 ) -> None:
     """Simulate a scaling policy on a trace: its cost and latency beside those of other autoscalers."""
     from pagefleet_simulator.fleet.profile import ProfileError
-    from pagefleet_simulator.planner import PlanError, Request, plan
+    from pagefleet_simulator.planner import PlanError, Request, plan, priorities
     from pagefleet_simulator.traces.replay import TraceError
 
-    spec = _spec(service)
+    spec = _spec(service, name)
     price = cost_per_hour if cost_per_hour is not None else spec.cost.per_accelerator_hour
     try:
         request = Request(
@@ -82,6 +87,8 @@ def simulate(
             mode=mode,
             calibrate=calibrate,
             seed=seed,
+            promises=spec.slo.objectives,
+            priorities=priorities(spec),
         )
         _run(plan(request), price, report)
     except (PlanError, ProfileError, TraceError) as error:
@@ -89,8 +96,8 @@ def simulate(
 
 
 def _run(prepared: Plan, price: float | None, report: Path | None) -> None:
-    from pagefleet_simulator.planner import execute
-    from pagefleet_simulator.results.report import table
+    from pagefleet_simulator.planner import execute, promises
+    from pagefleet_simulator.results.report import promised, table
 
     console.print(prepared.description, markup=False)
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -104,6 +111,8 @@ def _run(prepared: Plan, price: float | None, report: Path | None) -> None:
     console.print(table(run.outcomes, prepared.objective, price, prepared.title))
     for name, setting in run.settings.items():
         console.print(f"{name}: {setting}", markup=False)
+    if about := promises(run, prepared):
+        console.print(promised(about))
     if price is None:
         console.print("No cost: give --cost-per-hour, or spec.cost.perAcceleratorHour.")
     if report is not None:
@@ -124,7 +133,7 @@ def _write(run: Run, prepared: Plan, price: float | None, folder: Path) -> None:
         console.print(str(error), markup=False)
 
 
-def _spec(path: Path) -> Spec:
+def _spec(path: Path, name: str | None) -> Spec:
     from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
     try:
@@ -133,12 +142,24 @@ def _spec(path: Path) -> Spec:
         _fail(f"{path}: {error.strerror}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         _fail(f"{path}: not YAML: {error}")
+    names = ", ".join(sorted(map(_name, services)))
+    if name is not None:
+        services = [one for one in services if _name(one) == name]
+        if not services:
+            _fail(f"--name: {path} has no InferenceService {name!r}, but {names or 'none'}")
     if len(services) != 1:
-        _fail(f"{path}: must hold exactly one InferenceService, not {len(services)}")
+        _fail(
+            f"{path}: must hold exactly one InferenceService, not {len(services)}; choose with --name: {names or 'none'}"
+        )
     spec = parse(services[0].get("spec"))
     if isinstance(spec, SpecErrors):
         _fail(f"{path}: {spec.message}")
     return spec
+
+
+def _name(service: dict[str, Any]) -> str:
+    metadata = service.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
 
 
 def _is_service(document: Any) -> bool:

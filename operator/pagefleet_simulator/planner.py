@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from pagefleet_contract.slo import Objective as Promise
+from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.calibrate import calibrate
 from pagefleet_simulator.fleet import profile as profiles
@@ -21,13 +23,15 @@ from pagefleet_simulator.fleet.profile import Profile
 from pagefleet_simulator.fleet.view import Bounds, Scaler
 from pagefleet_simulator.fluid import FluidSimulation
 from pagefleet_simulator.results.outcome import Objective, Outcome
-from pagefleet_simulator.results.report import summary, timeline
+from pagefleet_simulator.results.promises import Kept, kept
+from pagefleet_simulator.results.report import as_numbers, summary, timeline
 from pagefleet_simulator.scalers.catalog import NAMES, candidates_of, describe
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.traces import replay, synthetic
+from pagefleet_simulator.traces import replay, synthetic, workloads
 from pagefleet_simulator.traces.flow import flow
 from pagefleet_simulator.traces.synthetic import Trace
 
+PRIORITY = "priority"  # of spec.engine.scheduling.policy
 MANY = 400_000  # requests from which on mode "auto" takes the fluid simulation
 USED = 0.7  # of the largest fleet, that a built-in trace's peak needs
 CALIBRATION_SEED = 1_000_003
@@ -40,7 +44,8 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """The request; None where the planner chooses. `ttft` and `tpot` are in seconds, `quota` in accelerators."""
+    """The request; None where the planner chooses. `ttft` and `tpot` are in seconds, `quota` in accelerators. `promises` are those
+    of `spec.slo`; `priorities` are the classes by which the engine's scheduler goes, the most important first."""
 
     scaling: Scaling
     trace: str = "builtin:diurnal"
@@ -56,6 +61,8 @@ class Request:
     mode: str = "auto"
     calibrate: bool = True
     seed: int = 0
+    promises: tuple[Promise, ...] = ()
+    priorities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class Plan:
     profile: Profile
     setting: Setting
     objective: Objective
+    promises: tuple[Promise, ...]
     choices: dict[str, list[Scaler]]
     mode: str
     title: str
@@ -87,6 +95,12 @@ class Run:
     settings: dict[str, str]
 
 
+def priorities(spec: Spec) -> tuple[str, ...]:
+    """The classes by which the engine orders its waiting requests; none where its policy is fcfs."""
+    by_class = spec.raw["engine"].get("scheduling", {}).get("policy") == PRIORITY
+    return tuple(one.name for one in spec.traffic.priorities) if by_class else ()
+
+
 def plan(asked: Request) -> Plan:
     """Prepare the runs. Raises PlanError, ProfileError, TraceError."""
     _check(asked)
@@ -99,7 +113,7 @@ def plan(asked: Request) -> Plan:
     bounds = Bounds(asked.scaling.min, asked.scaling.max)
     initial = max(bounds.min, 1, min(bounds.max, math.ceil(begin / each / USED)))
     mode = asked.mode if asked.mode != "auto" else "fluid" if len(trace.arrivals) > MANY else "requests"
-    setting = Setting(profile, bounds, initial, asked.quota, asked.seed)
+    setting = Setting(profile, bounds, initial, asked.quota, asked.seed, priorities=asked.priorities)
     peak = _peak(trace)
     description = (
         f"{note}: {len(trace.arrivals)} requests in {trace.seconds / 3600:.1f} h, mean {prompt:.0f} prompt and "
@@ -114,6 +128,7 @@ def plan(asked: Request) -> Plan:
         profile=profile,
         setting=setting,
         objective=objective,
+        promises=asked.promises,
         choices={name: candidates_of(name, profile, asked.scaling, objective) for name in asked.scalers},
         mode=mode,
         title=f"{trace.name} on {profile.name}",
@@ -153,7 +168,13 @@ def simulate(made: Plan, scaler: Scaler, progress: Callable[[float], None] | Non
     return FluidSimulation(made.setting, scaler, flow(at, prompts, outputs, made.trace.seconds)).run(progress)
 
 
+def promises(run: Run, made: Plan) -> dict[str, tuple[Kept, ...]]:
+    """How each scaler's fleet keeps the promises; empty in mode "fluid", which follows no single request."""
+    return {one.scaler: kept(one.ends, made.promises) for one in run.outcomes if one.ends is not None and made.promises}
+
+
 def as_json(run: Run, made: Plan, per_hour: float | None) -> dict[str, Any]:
+    about = promises(run, made)
     return {
         "trace": {"name": made.trace.name, "seconds": made.trace.seconds, "requests": len(made.trace.arrivals)},
         "mode": made.mode,
@@ -162,7 +183,9 @@ def as_json(run: Run, made: Plan, per_hour: float | None) -> dict[str, Any]:
         "bounds": asdict(made.setting.bounds),
         "seed": made.setting.seed,
         "scalers": [
-            summary(outcome, made.objective, per_hour) | {"setting": run.settings[name], "timeline": timeline(outcome)}
+            summary(outcome, made.objective, per_hour)
+            | {"setting": run.settings[name], "timeline": timeline(outcome)}
+            | {"promises": [as_numbers(one) for one in about.get(outcome.scaler, ())]}
             for name, outcome in zip(run.settings, run.outcomes, strict=True)
         ],
     }
@@ -189,8 +212,13 @@ def _check(asked: Request) -> None:
 def _trace(asked: Request, profile: Profile) -> tuple[Trace, str]:
     kind, _, name = asked.trace.partition(":")
     if kind == "builtin":
+        if name in workloads.WORKLOADS:
+            if asked.rate is not None or asked.hours is not None:
+                raise PlanError(f"--rate and --hours are for shapes; the workload {name} has numbers of its own")
+            return workloads.build(name, asked.seed), f"workload {name}"
         if name not in synthetic.SHAPES:
-            raise PlanError(f"--trace: built-in traces are {', '.join(synthetic.SHAPES)}, not {name!r}")
+            known = ", ".join((*synthetic.SHAPES, *workloads.WORKLOADS))
+            raise PlanError(f"--trace: built-in traces are {known}, not {name!r}")
         lengths = synthetic.Lengths()
         peak = asked.rate or USED * asked.scaling.max * sustainable(profile, *lengths.means)
         if peak * 3600 * (asked.hours or synthetic.HOURS[name]) * 0.2 > 3e7:

@@ -19,7 +19,7 @@ from pagefleet_simulator.fleet.pods import Phase, Pod, PodRules, Pods
 from pagefleet_simulator.fleet.profile import Profile
 from pagefleet_simulator.fleet.request import Arrival, Ending, Request, requests
 from pagefleet_simulator.fleet.view import Bounds, PodView, Scaler, Sums, View
-from pagefleet_simulator.results.outcome import Latencies, Moment, Outcome, ScaleEvent
+from pagefleet_simulator.results.outcome import Ends, Latencies, Moment, Outcome, ScaleEvent
 
 ARRIVAL_STEP = 10.0
 ARRIVAL_STEPS = 180
@@ -35,7 +35,8 @@ class Setting:
     """The setting of a simulation.
 
     `initial` replicas are ready at the start; `quota` is a number of accelerators. A held request is dropped after `hold`
-    seconds. The simulation ends at most `drain_timeout` seconds after the last arrival.
+    seconds. The simulation ends at most `drain_timeout` seconds after the last arrival. Requests of the first of `priorities`
+    go first.
     """
 
     profile: Profile
@@ -47,13 +48,14 @@ class Setting:
     held: int = 4096
     drain_timeout: float = 3600.0
     prefix_caching: bool = True
+    priorities: tuple[str, ...] = ()
 
 
 class Simulation:
     def __init__(self, setting: Setting, scaler: Scaler, arrivals: Sequence[Arrival], duration: float) -> None:
         self.setting, self.scaler, self.duration = setting, scaler, duration
         self.now = 0.0
-        self.requests = requests(arrivals)
+        self.requests = requests(arrivals, setting.priorities)
         self.events: list[ScaleEvent] = []
         self.timeline: list[Moment] = []
         self._queue: list[tuple[float, int, Callable[[float], None]]] = []
@@ -224,9 +226,25 @@ class Simulation:
                 np.array([one.tpot for one in served]),
                 np.ones(len(served)),
             ),
+            ends=_ends(self.requests),
             events=tuple(self.events),
             timeline=tuple(self.timeline),
         )
+
+
+def _ends(ended: Sequence[Request]) -> Ends:
+    served = [one.ending is Ending.SERVED for one in ended]
+
+    def times(of: Callable[[Request], float]) -> np.ndarray:
+        return np.array([of(one) if is_served else math.inf for one, is_served in zip(ended, served, strict=True)])
+
+    return Ends(
+        priority=np.array([one.arrival.priority for one in ended], dtype=np.str_),
+        ttft=times(lambda one: one.ttft),
+        tpot=times(lambda one: one.tpot),
+        e2e=times(lambda one: one.e2e),
+        refused=np.array([one.ending is Ending.DROPPED for one in ended]),
+    )
 
 
 def closed(now: float) -> float:

@@ -121,6 +121,7 @@ JOBS = (
     bench("autoscaling", "our scaler beside others' rules", 30, 5),
     bench("engine_cpu", "our engine beside vLLM and llama.cpp", 60, 5),
     bench("engine_features", "what paging, caching, chunks and drafts bring", 5, 1),
+    bench("scenarios", "the examples' workloads keep their promises on simulated GPUs", 10, 1),
     bench("serving_styles", "paged serving beside static batches", 10, 1),
     bench("scaling_cluster", "burst, spares, zero and drain on the real node", 20, 5, ROOT, NODE, quick=("wake",)),
     bench("changes", "how many files a typical change touches", 1, 1),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pagefleet_simulator.fleet.engine import Engine
 from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.profile import Profile, Startup, StepTime
-from pagefleet_simulator.fleet.request import Arrival, Ending, Request
+from pagefleet_simulator.fleet.request import Arrival, Ending, Request, requests
 from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers.hpa import Hpa, Metric
 from pagefleet_simulator.simulation import Setting, Simulation
@@ -27,6 +27,8 @@ SMALL = Profile(
     startup=Startup(1.0, 5.0, 10.0, 0.3, 0.5),
 )
 
+CLASSES = ("interactive", "batch")  # the most important first
+
 arrivals = st.lists(
     st.builds(
         Arrival,
@@ -35,6 +37,7 @@ arrivals = st.lists(
         output=st.integers(1, 300),
         group=st.integers(-1, 2),
         shared=st.integers(0, 120),
+        priority=st.sampled_from(["", *CLASSES, "unknown"]),
     ),
     min_size=1,
     max_size=60,
@@ -53,7 +56,7 @@ def held(engine: Engine) -> int:
 def test_an_engine_ends_every_request_once_and_never_over_commits(trace: list[Arrival], sharing: bool) -> None:
     engine = Engine(SMALL, sharing)
     ended: list[Request] = []
-    pending = [Request(one) for one in trace if engine.fits(Request(one))]
+    pending = [one for one in requests(trace, CLASSES) if engine.fits(one)]
     accepted = list(pending)
     steps = 0
     while pending or engine.due < math.inf:
@@ -67,6 +70,7 @@ def test_an_engine_ends_every_request_once_and_never_over_commits(trace: list[Ar
         assert 0 <= engine.used <= SMALL.capacity
         assert engine.used == held(engine)
         assert engine.running <= SMALL.max_sequences
+        assert [one.rank for one in engine.waiting] == sorted(one.rank for one in engine.waiting)
     assert sorted(map(id, ended)) == sorted(map(id, accepted))
     assert engine.contexts == 0
     assert all(one.arrival.at < one.first <= one.end for one in accepted)
@@ -91,7 +95,7 @@ def test_a_fleet_ends_every_request_once(trace: list[Arrival], seed: int, remova
         def decide(self, view: View, memory: int, bounds: Bounds) -> Decision:
             return Decision([3, 1, 4, 0, 2][memory % 5], memory + 1)
 
-    setting = Setting(SMALL, Bounds(least, 4), initial=1, seed=seed, hold=120.0, quota=3)
+    setting = Setting(SMALL, Bounds(least, 4), initial=1, seed=seed, hold=120.0, quota=3, priorities=CLASSES)
     simulation = Simulation(setting, Restless(), trace, 60.0)
     outcome = simulation.run()
     assert outcome.served + outcome.dropped + outcome.left == outcome.requests == len(trace)
@@ -141,6 +145,17 @@ def test_pages_that_run_out_preempt_the_newest_and_it_ends_all_the_same() -> Non
         engine.finish()
     assert engine.counters.preemptions >= 1
     assert both[0].end < both[1].end
+
+
+def test_the_least_important_sequence_is_preempted_and_waits_behind_the_others() -> None:
+    engine = Engine(replace(SMALL, max_sequences=4), prefix_caching=False)
+    batch, person = requests([Arrival(0.0, 150, 250, priority="batch"), Arrival(0.5, 100, 300)], ("", "batch"))
+    for request in (batch, person):
+        engine.put(request, request.arrival.at)
+    while engine.due < math.inf:
+        engine.finish()
+    assert engine.counters.preemptions >= 1
+    assert person.end < batch.end
 
 
 def test_a_shared_prefix_is_computed_once() -> None:

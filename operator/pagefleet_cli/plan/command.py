@@ -70,7 +70,11 @@ def plan_command(
     card: Named = None,
     count: Annotated[
         int | None,
-        typer.Option("--accelerators", min=1, help="Accelerators per replica; the fewest that fit when omitted."),
+        typer.Option(
+            "--accelerators",
+            min=1,
+            help="Accelerators per replica; the fewest that fit without much waste when omitted.",
+        ),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Memory of one accelerator, such as 80Gi; that of the datasheet when omitted.")
@@ -88,6 +92,14 @@ def plan_command(
             "--mean-length", min=1, help="Mean context of a user, in tokens; half of the longest when omitted."
         ),
     ] = None,
+    shared: Annotated[
+        int,
+        typer.Option(
+            "--shared-tokens",
+            min=0,
+            help="Tokens at the beginning of every context that all users share: held once, with prefix caching.",
+        ),
+    ] = 0,
     page: Annotated[int, typer.Option("--page-size", min=1, help="Tokens of a KV page.")] = 16,
     users: Annotated[
         int | None, typer.Option(min=1, help="Users at the same time: computes the replicas for them.")
@@ -109,10 +121,12 @@ def plan_command(
     with readable_errors():
         shape, stored = _shape(model, layers, heads, kv_heads, head_dim, hidden, vocab, params)
         longest = context_length or min(shape.longest or UNKNOWN_CONTEXT, MAX_CONTEXT)
+        if shared >= longest:
+            raise CommandError(f"--shared-tokens must be below --context-length ({longest}), not {shared}")
         request = Request(
             weights=_precision(weights, shape, stored),
             kv=kv.value,
-            load=Load(longest, mean or max(1, longest // 2), page),
+            load=Load(longest, mean or max(1, longest // 2), page, shared),
             fraction=fraction,
             accelerators=count,
             users=users,

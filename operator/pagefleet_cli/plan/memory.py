@@ -20,15 +20,18 @@ LINEAR = {"float32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0 + 4 / 64, "awq": 
 OTHERS = {"float32": 4.0}
 KV = {"bf16": 2, "float16": 2, "fp8": 1, "int8": 1, "float32": 4}
 PARALLEL = (1, 2, 4, 8, 16, 32)
+NODE = 8  # accelerators of a usual node
 
 
 @dataclass(frozen=True)
 class Load:
-    """The load of one replica. `context`: tokens of one user at most; `mean`: tokens held by one on average."""
+    """The load of one replica. `context`: tokens of one user at most; `mean`: tokens held by one on average; `shared`: tokens at the
+    beginning of every context that are the same for all users, so that prefix caching holds them once."""
 
     context: int
     mean: int
     page: int = 16
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,19 +94,24 @@ def replica(
     room = math.floor(card.memory * fraction * count) - weights
     times = copies(shape, count)
     page_bytes = math.ceil(kv_bytes_per_token(shape, element) * load.page * times)
-    user = math.ceil(kv_bytes_per_user(shape, element, load.context, load.page) * times)
-    return Replica(count, weights, max(0, room), page_bytes, max(0, room) // page_bytes, max(0, room) // user)
+    shared = load.shared // load.page * load.page  # only full pages are shared
+    common = math.ceil(kv_bytes_per_user(shape, element, shared, load.page) * times)
+    user = math.ceil(kv_bytes_per_user(shape, element, load.context - shared, load.page) * times)
+    return Replica(count, weights, max(0, room), page_bytes, max(0, room) // page_bytes, max(0, room - common) // user)
 
 
-def smallest(shape: Shape, weights: int, element: int, card: Accelerator, load: Load, fraction: float) -> Replica:
-    """The fewest accelerators that hold the weights and one user at full context. Raises CommandError."""
-    for count in PARALLEL:
-        if shape.heads % count:
-            continue
-        candidate = replica(shape, weights, element, card, load, count, fraction)
-        if candidate.users:
-            return candidate
-    raise CommandError(f"the model does not fit {PARALLEL[-1]} x {card.name} with one user at {load.context} tokens")
+def sizes(
+    shape: Shape, weights: int, element: int, card: Accelerator, load: Load, fraction: float
+) -> tuple[Replica, ...]:
+    """The replicas that hold the weights and one user at full context, smallest first: those within a node, or else the smallest of
+    all. Raises CommandError where none does."""
+    counts = [count for count in PARALLEL if shape.heads % count == 0]
+    fitting = [one for count in counts if (one := replica(shape, weights, element, card, load, count, fraction)).users]
+    if not fitting:
+        raise CommandError(
+            f"the model does not fit {PARALLEL[-1]} x {card.name} with one user at {load.context} tokens"
+        )
+    return tuple(one for one in fitting if one.accelerators <= NODE) or (fitting[0],)
 
 
 def step_seconds(shape: Shape, copy: Replica, element: int, card: Accelerator, load: Load, batch: float) -> float:

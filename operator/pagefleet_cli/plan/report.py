@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,6 +15,9 @@ from pagefleet_cli.plan import memory
 from pagefleet_cli.plan.accelerators import Accelerator
 from pagefleet_cli.plan.memory import KV, Load, Replica
 from pagefleet_cli.plan.shape import Shape
+
+# A small replica has little room beside its weights; a large one exchanges activations in every layer, and more is lost with it.
+WASTE = 1.5
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """`tokens_one`, `tokens_all`: tokens per second of one user alone and of a replica's batch, None unknown."""
+    """`tokens_one`, `tokens_all`: tokens per second of one user alone and of a replica's batch, None unknown. `smaller` is the plan
+    with the smallest replica that fits, where it needs too many accelerators in all."""
 
     shape: Shape
     card: Accelerator
@@ -47,19 +51,34 @@ class Plan:
     tokens_one: float | None
     tokens_all: float | None
     replicas: int | None
+    smaller: Plan | None = None
+
+    @property
+    def accelerators(self) -> int | None:
+        """Accelerators of all replicas; None when nothing says how many replicas are needed."""
+        return None if self.replicas is None else self.replicas * self.replica.accelerators
 
 
 def plan(shape: Shape, card: Accelerator, request: Request) -> Plan:
-    """Raises CommandError when nothing fits."""
+    """Plan with the smallest replica that needs at most WASTE times the accelerators of the best size; where nothing says how much is
+    needed, with the smallest that fits. Raises CommandError when nothing fits."""
     element, load = KV[request.kv], request.load
     weights = memory.weight_bytes(
         shape, "bf16" if request.weights == "stored" else request.weights, request.weights == "stored"
     )
     arguments = (shape, weights, element, card, load)
-    count = request.accelerators
-    copy = (
-        memory.replica(*arguments, count, request.fraction) if count else memory.smallest(*arguments, request.fraction)
-    )
+    if request.accelerators:
+        copy = memory.replica(*arguments, request.accelerators, request.fraction)
+        return _with(copy, shape, card, request)
+    plans = [_with(copy, shape, card, request) for copy in memory.sizes(*arguments, request.fraction)]
+    enough = [one for one in plans if one.accelerators is not None] or plans[:1]
+    fewest = min(one.accelerators or 0 for one in enough)
+    chosen = next(one for one in enough if (one.accelerators or 0) <= WASTE * fewest)
+    return chosen if chosen is plans[0] else replace(chosen, smaller=plans[0])
+
+
+def _with(copy: Replica, shape: Shape, card: Accelerator, request: Request) -> Plan:
+    element, load = KV[request.kv], request.load
     one = all_ = None
     batch = copy.users
     if card.bandwidth is not None and copy.users:
@@ -143,7 +162,7 @@ def document(result: Plan) -> dict[str, Any]:
         "tokensPerSecondOneUser": result.tokens_one,
         "tokensPerSecondReplica": result.tokens_all,
         "replicas": result.replicas,
-        "accelerators": result.replicas * one.accelerators if result.replicas is not None else None,
+        "accelerators": result.accelerators,
         "warnings": warnings(result),
     }
 
@@ -176,8 +195,17 @@ def lines(result: Plan) -> Mapping[str, str]:
         "one replica": f"{one.accelerators} x {result.card.name}, {request.fraction:.0%} of {binary(result.card.memory * one.accelerators)}",
         "weights": f"{binary(one.weights)} ({'as in the files' if request.weights == 'stored' else request.weights})",
         "room for KV": f"{binary(one.room)} = {one.pages} pages of {request.load.page} tokens ({binary(one.page_bytes)} each)",
-        "users": f"{one.users} at once with {request.load.context} tokens each",
+        "users": f"{one.users} at once with {request.load.context} tokens each"
+        + (f", the first {request.load.shared} of them in common" if request.load.shared else ""),
     }
+    if result.smaller is not None:
+        count = result.smaller.replica.accelerators
+        needed = (
+            "it would not be fast enough"
+            if result.smaller.accelerators is None
+            else f"{result.smaller.accelerators} accelerators would be needed"
+        )
+        shown["one replica"] += f"; {count} x {result.card.name} hold the model too, but {needed}"
     if result.tokens_one is not None and result.tokens_all is not None:
         share = "" if request.efficiency == 1 else f" x {request.efficiency:g}"
         shown["decoding"] = (
@@ -188,6 +216,6 @@ def lines(result: Plan) -> Mapping[str, str]:
         demand = [f"{request.users} users"] if request.users is not None else []
         demand += [f"{request.rate:g} requests/s of {request.answer:g} tokens"] if request.rate is not None else []
         shown["needed"] = (
-            f"at least {result.replicas} replicas = {result.replicas * one.accelerators} accelerators for {' and '.join(demand)}"
+            f"at least {result.replicas} replicas = {result.accelerators} accelerators for {' and '.join(demand)}"
         )
     return shown

@@ -97,7 +97,7 @@ class Engine:
         elif not self.waiting and self._admits(request):
             ended = self.sync(now)
             idle = True
-        self.waiting.append(request)
+        self._wait(request, first=False)
         if idle:
             self._plan()
         return ended
@@ -275,8 +275,9 @@ class Engine:
             self._share(request)
 
     def _preempt(self) -> None:
-        """Free the pages of the newest sequence; it is computed again from its start, before all waiting requests."""
-        request = max((*self.decoding, *self.prefilling), key=lambda one: one.arrival.at)
+        """Free the pages of the least important sequence, the newest among equals. It is computed again from its start, before
+        all waiting requests of its rank."""
+        request = max((*self.decoding, *self.prefilling), key=lambda one: (one.rank, one.arrival.at))
         if request not in self.decoding:
             self.prefilling.remove(request)
             self.used -= request.held
@@ -289,7 +290,17 @@ class Engine:
         request.left = request.held = request.stop = request.upto = 0
         self._unpin(request)
         self.counters.preemptions += 1
-        self.waiting.appendleft(request)
+        self._wait(request, first=True)
+
+    def _wait(self, request: Request, first: bool) -> None:
+        """Let a request wait: the `first` of its rank, or the last one. A place is looked for from the nearer end."""
+        waiting, rank = self.waiting, request.rank
+        if first:
+            place = next((index for index, one in enumerate(waiting) if one.rank >= rank), len(waiting))
+        else:
+            after = next((index for index, one in enumerate(reversed(waiting)) if one.rank <= rank), len(waiting))
+            place = len(waiting) - after
+        waiting.insert(place, request)
 
     def _forget_stale(self) -> None:
         while self.decoding.get(self._heap[0][2]) != self._heap[0][1]:

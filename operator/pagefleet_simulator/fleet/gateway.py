@@ -35,8 +35,8 @@ class Gateway:
         return pod
 
     def release(self) -> list[Request]:
-        """Release the held requests, in the order of their arrival."""
-        released = list(self.held)
+        """Release the held requests: the most important first, and those of a rank in the order of their arrival."""
+        released = sorted(self.held, key=lambda request: request.rank)
         self.held.clear()
         return released
 

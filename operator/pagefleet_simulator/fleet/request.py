@@ -16,22 +16,25 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Arrival:
-    """`at` seconds from the trace's start. Requests of the same `group` begin with the same `shared` tokens."""
+    """`at` seconds from the trace's start. Requests of the same `group` begin with the same `shared` tokens. `priority` is the
+    request's class of `spec.traffic.priorities`, "" where it names none."""
 
     at: float
     prompt: int
     output: int
     group: int = -1
     shared: int = 0
+    priority: str = ""
 
 
 class Request:
-    """The state of an arrival. `first` and `end` are times, NaN before; `left` prompt tokens are not computed yet."""
+    """The state of an arrival. `first` and `end` are times, NaN before; `left` prompt tokens are not computed yet. Requests of a
+    lower `rank` go first."""
 
-    __slots__ = ("arrival", "end", "ending", "first", "generated", "held", "left", "pinned", "stop", "upto")
+    __slots__ = ("arrival", "end", "ending", "first", "generated", "held", "left", "pinned", "rank", "stop", "upto")
 
-    def __init__(self, arrival: Arrival) -> None:
-        self.arrival = arrival
+    def __init__(self, arrival: Arrival, rank: int = 0) -> None:
+        self.arrival, self.rank = arrival, rank
         self.first = self.end = float("nan")
         self.ending = Ending.OPEN
         self.generated = 0  # tokens known when the sequence was last (re)admitted
@@ -50,6 +53,12 @@ class Request:
         """Seconds per token after the first; 0 for answers of one token."""
         return (self.end - self.first) / (self.arrival.output - 1) if self.arrival.output > 1 else 0.0
 
+    @property
+    def e2e(self) -> float:
+        return self.end - self.arrival.at
 
-def requests(arrivals: Sequence[Arrival]) -> list[Request]:
-    return [Request(arrival) for arrival in arrivals]
+
+def requests(arrivals: Sequence[Arrival], priorities: Sequence[str] = ()) -> list[Request]:
+    """`priorities` are classes, the most important first; a request of no such class comes last."""
+    ranks = {name: rank for rank, name in enumerate(priorities)}
+    return [Request(arrival, ranks.get(arrival.priority, len(ranks))) for arrival in arrivals]

@@ -66,6 +66,18 @@ class Latencies:
 
 
 @dataclass(frozen=True)
+class Ends:
+    """How each request of the trace ended, in their order: its class, its times in seconds (inf where it was not served), and
+    whether it was `refused`. Requests in flight at the end are not refused."""
+
+    priority: NDArray[np.str_]
+    ttft: Floats
+    tpot: Floats
+    e2e: Floats
+    refused: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """`mode` is "requests" or "fluid". `accelerator_seconds` are billed from binding to the end of draining."""
 
@@ -80,6 +92,7 @@ class Outcome:
     preemptions: float
     accelerator_seconds: float
     latencies: Latencies
+    ends: Ends | None = None  # None in mode "fluid"
     events: tuple[ScaleEvent, ...] = ()
     timeline: tuple[Moment, ...] = field(default=(), repr=False)
 

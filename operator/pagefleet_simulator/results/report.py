@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from pagefleet_simulator.results.outcome import Objective, Outcome
+from pagefleet_simulator.results.promises import Kept
 
 
 def table(outcomes: Sequence[Outcome], objective: Objective, per_hour: float | None, title: str = "") -> Table:
@@ -36,6 +37,28 @@ def table(outcomes: Sequence[Outcome], objective: Objective, per_hour: float | N
             cells += [f"{row['cost']:.2f}", f"{each:.5f}" if each is not None else "-"]
         shown.add_row(*cells, str(len(outcome.events)), str(outcome.flaps), f"{outcome.dropped:.0f}")
     return shown
+
+
+def promised(about: Mapping[str, Sequence[Kept]]) -> Table:
+    """A row for each promise of `spec.slo`, with the share of requests that kept it, by scaler; broken ones in red."""
+    shown = Table(title="promises of spec.slo", title_justify="left")
+    for column in ("promise", "requests", *about):
+        shown.add_column(column, justify="left" if column == "promise" else "right")
+    for row in zip(*about.values(), strict=True):
+        cells = ["-" if one.share is None else f"{one.share:.2%}" for one in row]
+        colours = [f"[red]{cell} broken[/red]" if one.broken else cell for one, cell in zip(row, cells, strict=True)]
+        shown.add_row(f"{row[0].objective.name}: {row[0].objective.promise}", str(row[0].requests), *colours)
+    return shown
+
+
+def as_numbers(about: Kept) -> dict[str, Any]:
+    return {
+        "name": about.objective.name,
+        "promise": about.objective.promise,
+        "requests": about.requests,
+        "missed": about.missed,
+        "broken": about.broken,
+    }
 
 
 def summary(outcome: Outcome, objective: Objective, per_hour: float | None = None) -> dict[str, Any]:

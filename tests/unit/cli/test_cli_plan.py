@@ -16,7 +16,7 @@ from pagefleet_cli.main import app
 from pagefleet_cli.plan import memory
 from pagefleet_cli.plan.accelerators import GB, Accelerator, accelerator
 from pagefleet_cli.plan.memory import Load
-from pagefleet_cli.plan.report import Request, plan, warnings
+from pagefleet_cli.plan.report import Request, lines, plan, warnings
 from pagefleet_cli.plan.shape import Shape, from_config, from_sizes
 from pagefleet_cli.plan.source import precision, read
 
@@ -63,6 +63,36 @@ def test_pages_and_users_of_llama_3_8b_on_an_h100() -> None:
     planned = plan(llama(), accelerator("h100"), Request("bf16", "bf16", Load(8192, 4096), users=500))
     assert (planned.replica.room, planned.replica.page_bytes) == (55_939_477_504, 2 * 1024**2)
     assert (planned.replica.pages, planned.replica.users, planned.replicas) == (26_674, 52, 10)
+
+
+SEVENTY_B = from_sizes(80, 64, 8, 128, 8192, 128_256, 70_600_000_000)
+
+
+def test_a_replica_with_little_room_beside_its_weights_is_not_advised() -> None:
+    """64 query heads, 8 KV heads: 2 H100 hold the weights and one user of 8,192 tokens, 4 hold 54."""
+    planned = plan(SEVENTY_B, accelerator("H100"), Request("bf16", "bf16", Load(8192, 4096), users=100))
+    assert (planned.replica.accelerators, planned.replica.users, planned.accelerators) == (4, 54, 8)
+    assert planned.smaller is not None
+    assert (planned.smaller.replica.accelerators, planned.smaller.accelerators) == (2, 200)
+    assert "2 x H100 hold the model too, but 200 accelerators would be needed" in lines(planned)["one replica"]
+    without = plan(SEVENTY_B, accelerator("H100"), Request("bf16", "bf16", Load(8192, 4096)))
+    assert (without.replica.accelerators, without.smaller) == (2, None)
+    given = plan(SEVENTY_B, accelerator("H100"), Request("bf16", "bf16", Load(8192, 4096), accelerators=2, users=100))
+    assert given.accelerators == 200
+
+
+def test_query_heads_for_kv_heads_take_eight_times_the_memory() -> None:
+    assert memory.kv_bytes_per_token(SEVENTY_B, 2) == 2 * 80 * 8 * 128 * 2 == 327_680
+    assert memory.kv_bytes_per_token(SEVENTY_B, 2, heads=64) == 8 * 327_680
+
+
+def test_what_all_users_share_is_held_once() -> None:
+    """Room 55,939,477,504 bytes; the document's 10,000 tokens take 625 pages of 2 MiB once, a user's own 370 take 24 pages."""
+    planned = plan(llama(), accelerator("h100"), Request("bf16", "bf16", Load(10_370, 5185, shared=10_000), users=100))
+    page = 2 * 1024**2
+    assert planned.replica.users == (55_939_477_504 - 625 * page) // (24 * page) == 1085
+    apart = plan(llama(), accelerator("h100"), Request("bf16", "bf16", Load(10_370, 5185), accelerators=1))
+    assert apart.replica.users == 41
 
 
 def test_a_page_that_is_begun_is_a_whole_page() -> None:
