@@ -3,11 +3,9 @@ rollback by alert, refusal of what it must refuse, and no revision from an edit 
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from support.cluster.plane import Plane
-from support.cluster.services import NAMESPACE, alert, audited, decided, post, ready, service, settled, view
+from support.cluster.services import NAMESPACE, alert, audited, decided_more, post, ready, service, settled, view
 
 from pagefleet_local.fleet.kubectl import until
 
@@ -38,13 +36,7 @@ async def test_an_idle_service_is_never_written(plane: Plane) -> None:
     await ready(plane, "idle")
     state = await settled(plane, "idle", "nothing is left to do", lambda v: v.condition("Scaling")["status"] == "False")
     before = [e for e in audited(plane) if e["objectRef"].get("name", "").startswith("idle")]
-    decisions = {await decided(plane, "idle")}
-
-    async def decided_thrice() -> bool:
-        decisions.add(await decided(plane, "idle"))
-        return len(decisions) > 3
-
-    await until(decided_thrice, timeout=40, what="three more decisions")
+    await decided_more(plane, "idle", 3)
     after = [e for e in audited(plane) if e["objectRef"].get("name", "").startswith("idle")]
     assert after[len(before) :] == []
     assert (await view(plane, "idle")).document["metadata"]["resourceVersion"] == state.document["metadata"][
@@ -80,13 +72,7 @@ async def test_an_alert_rolls_the_canary_back_and_only_a_true_one(plane: Plane) 
     stray = alert(f"../../{NAMESPACE}/inferenceservices/alerted", canary)
     stray["alerts"][0]["labels"]["namespace"] = "default"  # type: ignore[index]
     assert await post(plane, stray) == 200
-    decisions = {await decided(plane, "alerted")}
-
-    async def decided_twice() -> bool:
-        decisions.add(await decided(plane, "alerted"))
-        return len(decisions) > 2
-
-    await until(decided_twice, timeout=40, what="a decision that began after these alerts")
+    await decided_more(plane, "alerted", 2)  # the second of them began after these alerts
     quiet = await view(plane, "alerted")
     assert [entry["revision"] for entry in quiet.status["alerts"]] == [stable]
     assert (quiet.canary, quiet.weights) == (canary, {stable: 90, canary: 10})
@@ -102,9 +88,9 @@ async def test_an_alert_rolls_the_canary_back_and_only_a_true_one(plane: Plane) 
     assert [(r["hash"], r["reason"]) for r in rolled.status["rejected"]] == [(canary, "Alert")]
     await plane.kubectl.apply(service("alerted", args=["--max-num-seqs=4"]))
     await plane.kubectl.run("annotate", "isvc", "alerted", "-n", NAMESPACE, "again=true")
-    await asyncio.gather(
-        settled(plane, "alerted", "still rolled back", lambda v: v.phase == "RolledBack" and not v.canary)
-    )
+    await decided_more(plane, "alerted", 2)
+    again = await view(plane, "alerted")
+    assert (again.phase, again.canary, again.weights) == ("RolledBack", "", {stable: 100})
 
 
 async def test_an_invalid_spec_keeps_what_runs_and_names_the_field(plane: Plane) -> None:

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from support.cluster.plane import Plane
+from support.cluster.pod_engines import PodEngines
 from support.sample_service import sample
 
 from pagefleet_local.fleet.kubectl import Document, until
@@ -26,6 +27,7 @@ from pagefleet_operator.kube.client import ApiError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAMESPACE, ADDRESS = "default", "127.100.1.1"
+ANSWER_SECONDS = 15.0
 
 
 def service(name: str, scaling: Document, **spec: object) -> Document:
@@ -167,6 +169,15 @@ async def gateway(plane: Plane, tmp_path: Path) -> AsyncIterator[str]:
             await plane.api._request("DELETE", f"{path}/gateway", {}, {"gracePeriodSeconds": 0}, "application/json")
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def engines(plane: Plane) -> AsyncIterator[PodEngines]:
+    """Engines that answer for the pods that live, with metrics."""
+    made = PodEngines(measured=True)
+    await plane.node.serve_with(made)
+    yield made
+    await plane.node.serve_no_more()
+
+
 async def _gateway_ready() -> bool:
     with contextlib.suppress(aiohttp.ClientError):
         async with aiohttp.ClientSession() as session, session.get(f"http://{ADDRESS}:9002/readyz") as response:
@@ -191,7 +202,9 @@ async def _held(
     return sent[-1]
 
 
-async def test_a_sleeping_service_wakes_for_the_first_request(plane: Plane, gateway: str) -> None:
+async def test_a_sleeping_service_wakes_for_the_first_request_and_answers_it(
+    plane: Plane, gateway: str, engines: PodEngines
+) -> None:
     document = service("sleeper", {"min": 0, "max": 2, "mode": "external"})
     await plane.kubectl.apply(document)
     state = await settled(plane, "sleeper", "zero replicas", lambda v: v.condition("Ready")["reason"] == "Idle")
@@ -203,14 +216,35 @@ async def test_a_sleeping_service_wakes_for_the_first_request(plane: Plane, gate
     assert desired(still) == 0, "nobody waits: it sleeps on"
     body = {"model": "smollm2", "prompt": "Hello", "max_tokens": 4}
     async with aiohttp.ClientSession() as session:
-        # Until the gateway has heard that the service may sleep, it holds nobody back. Nothing listens where the status-only
-        # node says the pod is: how a request ends does not matter here.
+        # Until the gateway has heard that the service may sleep, it holds nobody back.
         began, request = await _held(session, plane, f"{gateway}/{NAMESPACE}/sleeper/v1/completions", body)
         await settled(plane, "sleeper", "woken", lambda v: desired(v) == 1)
         woken = time.monotonic() - began
-        request.cancel()
-        await asyncio.gather(request, return_exceptions=True)
+        async with asyncio.timeout(ANSWER_SECONDS), await request as answer:
+            assert answer.status == 200, await answer.text()
     assert woken < 4, "asked twice a second, and a decision takes well under a second"
     awake = await settled(plane, "sleeper", "serving", lambda v: v.condition("Ready")["reason"] == "Serving")
     assert decisions(awake, "Woken") == 1
+    assert dict(engines.answers) == {awake.stable: 1}
     await plane.kubectl.run("delete", "isvc", "sleeper", "-n", NAMESPACE)
+
+
+async def test_an_idle_service_goes_to_zero_and_comes_back_with_an_answer(
+    plane: Plane, gateway: str, engines: PodEngines
+) -> None:
+    await plane.kubectl.apply(service("napper", {"min": 0, "max": 2, "idleToZero": "4s"}))
+    body, url = {"model": "smollm2", "prompt": "Hello", "max_tokens": 4}, f"{gateway}/{NAMESPACE}/napper/v1/completions"
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)) as session:
+
+        async def answered() -> bool:
+            async with session.post(url, json=body) as answer:
+                return answer.status == 200
+
+        await until(answered, timeout=40, what="its first answer", interval=0.3)
+        asleep = await settled(plane, "napper", "asleep", lambda v: v.condition("Ready")["reason"] == "Idle")
+        assert await replicas(plane, "napper", asleep.stable) == 0
+        async with session.post(url, json=body) as answer:
+            assert answer.status == 200, await answer.text()
+    again = await settled(plane, "napper", "told that it was woken", lambda v: decisions(v, "Woken") > 0)
+    assert (decisions(again, "Woken"), engines.answers[again.stable]) == (1, 2)
+    await plane.kubectl.run("delete", "isvc", "napper", "-n", NAMESPACE)

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from faults.cases import once
 from faults.operator_process import Operator
+from faults.proxy import Fault
 from faults.runs import Ground
 from faults.story import GROUP, Story
 
@@ -69,25 +71,36 @@ async def test_the_leader_alone_writes_and_is_succeeded_when_it_dies(
     await story._delete()
 
 
-async def test_a_frozen_leader_writes_nothing_after_it_wakes(ground: Ground, pair: tuple[Operator, Operator]) -> None:
+async def test_a_leader_that_freezes_within_a_decision_writes_nothing_after_it_wakes(
+    ground: Ground, pair: tuple[Operator, Operator]
+) -> None:
+    """It freezes while the first write of a canary's start is on its way, with the others of that decision still to come."""
     first, second = pair
     story = await serving(ground, first)
-    first.send(signal.SIGSTOP)
+    stable = (await story.view()).stable
+
+    async def freeze() -> None:
+        first.send(signal.SIGSTOP)
+
+    first.proxy.script = once(Fault(wait=freeze), lambda call: call.write > 0 and "/leases" not in call.path)
+    await story._edit(lambda spec: spec["engine"].update(args=["--max-num-seqs=4"]))
+    await until(lambda: happened(first.proxy.struck), timeout=10, what="the first write of the decision", interval=0.05)
     began = time.monotonic()
     await until(second.leads, timeout=TAKEOVER_SECONDS + 1, what="the second operator takes over", interval=0.2)
     # A stopped process sends nothing. A write that it sent just before may be committed after SIGSTOP, but long before now.
     frozen = len(first.proxy.committed)
-    await edited(ground, story, 2)
+    await story.until("the successor promotes the canary", lambda v: v.stable not in ("", stable) and v.phase == "Idle")
     await asyncio.sleep(max(0.0, 2 * LEASE_SECONDS - (time.monotonic() - began)))  # row 12: frozen for two leases
     first.send(signal.SIGCONT)
-
-    async def ended() -> bool:
-        return first.deaths > 0
-
-    await until(ended, timeout=20, what="the first operator sees that it is not the leader, and ends")
+    await until(lambda: happened(first.deaths), timeout=20, what="the first operator ends: it is not the leader")
     await edited(ground, story, 3)
     assert first.proxy.committed[frozen:] == []
+    assert len([call for call in second.proxy.committed if "/deployments" in call.path]) > 0
     await story._delete()
+
+
+async def happened(what: object) -> bool:
+    return bool(what)
 
 
 async def test_a_leader_that_gets_sigterm_hands_over_at_once(ground: Ground, pair: tuple[Operator, Operator]) -> None:

@@ -4,27 +4,50 @@ or is deleted connections are refused, and those that were open are cut."""
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from aiohttp import web
 
-PORT = 8000
-Pages = Callable[[str, str], str]  # the page of /metrics by revision and address
+from pagefleet_engine.api.observability.metrics import Metrics
+from pagefleet_engine.core.requests import EngineConfig, EngineStats
+
+PORT, PAGES = 8000, 112
 
 
-def no_page(revision: str, address: str) -> str:
-    return ""
+@dataclass
+class _Measured:
+    """One engine's metrics, by our engine's own code. While it is `busy` its load is another at every scrape."""
+
+    busy: bool
+    running: int = 0
+    metrics: Metrics = field(default_factory=lambda: Metrics("smollm2", EngineConfig("file:///model")))
+    _chance: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def answered(self, seconds: float) -> None:
+        self.metrics.ttft.observe(seconds)
+        self.metrics.finished("stop", seconds, 1)
+
+    def page(self) -> bytes:
+        others = self._chance.randint(1, 3) if self.busy else 0
+        used = self._chance.randint(1, PAGES // 2) if self.busy else 0
+        waiting = self._chance.randint(0, 1) if self.busy else 0
+        self.metrics.load(EngineStats(self.running + others, waiting, PAGES, PAGES - used, 0, 0, 0, 0, 9))
+        return self.metrics.text()
 
 
 @dataclass
 class PodEngines:
-    """`answers` counts requests by revision. `seconds` is how long an answer takes."""
+    """`answers` counts requests by revision. `seconds` is how long an answer takes; those of the `broken` revisions are 500.
+    `measured`: the engines have a page of metrics. `busy`: it shows a load that moves, beside the test's own requests."""
 
-    pages: Pages = no_page
     seconds: float = 0.0
+    measured: bool = False
+    busy: bool = False
+    broken: set[str] = field(default_factory=set)
     answers: Counter[str] = field(default_factory=Counter)
     _runners: dict[str, web.AppRunner] = field(default_factory=dict)
 
@@ -33,9 +56,11 @@ class PodEngines:
         if address in self._runners:
             return
         app = web.Application(client_max_size=64 << 20)
+        measured = _Measured(self.busy)
         for path in ("/v1/chat/completions", "/v1/completions"):
-            app.router.add_post(path, partial(self._answer, revision))
-        app.router.add_get("/metrics", partial(self._page, revision, address))
+            app.router.add_post(path, partial(self._answer, revision, measured))
+        if self.measured:
+            app.router.add_get("/metrics", partial(_page, measured))
         runner = self._runners[address] = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, address, PORT).start()
@@ -56,14 +81,22 @@ class PodEngines:
         for address in list(self._runners):
             await self.down(address)
 
-    async def _answer(self, revision: str, request: web.Request) -> web.Response:
+    async def _answer(self, revision: str, measured: _Measured, request: web.Request) -> web.Response:
+        began = time.monotonic()
         self.answers[revision] += 1
-        await request.read()
-        await asyncio.sleep(self.seconds)
+        measured.running += 1
+        try:
+            await request.read()
+            await asyncio.sleep(self.seconds)
+        finally:
+            measured.running -= 1
+        if revision in self.broken:
+            return web.json_response({"error": {"message": "broken", "type": "server_error"}}, status=500)
+        measured.answered(time.monotonic() - began)
         message = {"role": "assistant", "content": "yes"}
         choice = {"index": 0, "message": message, "text": "yes", "finish_reason": "stop"}
         return web.json_response({"object": "chat.completion", "choices": [choice]})
 
-    async def _page(self, revision: str, address: str, _: web.Request) -> web.Response:
-        page = self.pages(revision, address)
-        return web.Response(text=page) if page else web.Response(status=404)
+
+async def _page(measured: _Measured, _: web.Request) -> web.Response:
+    return web.Response(body=measured.page(), headers={"Content-Type": "text/plain; version=0.0.4"})
