@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pagefleet_local.assets import debian
+from pagefleet_local.assets import crdserver, debian
 from pagefleet_local.base import paths
 from pagefleet_local.base.console import CONSOLE, stage
 from pagefleet_local.base.preflight import check
@@ -68,7 +68,12 @@ def kubeconfig() -> None:
 
 
 @app.command("prepare")
-def prepare_() -> None:
+def prepare_(
+    crd_server: Annotated[
+        bool,
+        typer.Option("--crd-server/--no-crd-server", help="Build Kubernetes' current CRD server for tests/crd, too."),
+    ] = True,
+) -> None:
     """Fetch and build everything a fleet needs, images included, so that starting one is quick."""
     with readable_errors():
         check(paths.layout(), node=True, running=True)
@@ -76,6 +81,11 @@ def prepare_() -> None:
         builder.build(TARGETS)
         for name in ("prometheus", "prometheus-alertmanager"):
             debian.tool(name)
+    if crd_server:
+        try:
+            crdserver.crd_server()
+        except debian.AssetError as error:  # no fleet needs it
+            CONSOLE.print(f"tests/crd will be skipped: {error}")
 
 
 def _print_leftovers() -> None:

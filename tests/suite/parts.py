@@ -51,6 +51,14 @@ PARTS = (
         root=False,
         nice=NICE,
     ),
+    # The first run builds that server, for minutes (tests/crd/conftest.py): -s shows how far it is. It needs the network for that.
+    Part(
+        "crd",
+        "the CRD on Kubernetes' current CRD server",
+        (("-q", "-s", "tests/crd"),),
+        private=False,
+        root=False,
+    ),
     Part(
         "unit",
         "pure functions and virtual time",

@@ -71,7 +71,7 @@ def test_names_choose_parts() -> None:
     assert [part.name for part in chosen(["plane", "node"])] == ["node", "plane"]
     assert chosen([]) == list(PARTS)
     with pytest.raises(
-        ValueError, match="no part is called nodes; the parts are contract, engine, faults, node, plane, unit"
+        ValueError, match="no part is called nodes; the parts are contract, crd, engine, faults, node, plane, unit"
     ):
         chosen(["nodes"])
 

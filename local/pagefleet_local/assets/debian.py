@@ -80,7 +80,7 @@ def apt(*arguments: str, cwd: Path | None = None, options: Sequence[str] = ()) -
     command = ["apt-get", "-q", *[f"-o{option}" for option in options], *arguments]
     result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise AssetError(f"{' '.join(command)}: {result.stderr.strip()[-600:]}")
+        raise AssetError(f"apt-get {' '.join(arguments)}: {result.stderr.strip()[-600:]}")
 
 
 @contextmanager

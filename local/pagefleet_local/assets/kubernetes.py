@@ -13,9 +13,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagefleet_local.assets import debian, patches
+from pagefleet_local.assets import debian, golang, patches
 from pagefleet_local.base import paths
-from pagefleet_local.base.console import Report, stage
+from pagefleet_local.base.console import stage
 
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
 VERSION = "1.20.2"
@@ -93,7 +93,7 @@ def _build() -> None:
         out.mkdir()
         targets = [f"./cmd/{name}" for name in COMPONENTS]
         command = [go, "build", "-v", "-tags", "providerless", "-trimpath", "-ldflags", _ldflags(), "-o", f"{out}/"]
-        _compile([*command, *targets], tree, environment, report)
+        golang.compile_with([*command, *targets], tree, environment, report, PACKAGES_COMPILED)
         out.rename(_built())
     subprocess.run(["chmod", "-R", "u+w", str(work)], check=False)
     shutil.rmtree(work, ignore_errors=True)
@@ -139,27 +139,12 @@ def _openapi(go: str, tree: Path, environment: dict[str, str], work: Path) -> No
                 break
         packages.add(folder)
     (work / "header").write_text("")
-    _compile(
+    golang.compile_with(
         [go, "run", "./vendor/k8s.io/kube-openapi/cmd/openapi-gen", "--input-dirs", ",".join(sorted(packages)),
          "--output-package", "k8s.io/kubernetes/pkg/generated/openapi", "--output-file-base", "zz_generated.openapi",
          "-h", str(work / "header"), "--output-base", f"{environment['GOPATH']}/src", "-r", str(work / "violations")],
-        tree, environment, lambda _: None,
+        tree, environment, lambda _: None, PACKAGES_COMPILED,
     )  # fmt: skip
-
-
-def _compile(command: list[str], tree: Path, environment: dict[str, str], report: Report) -> None:
-    """Run one go command, counting the packages it names. Raises AssetError with the end of its output."""
-    tail: list[str] = []
-    process = subprocess.Popen(
-        command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    if process.stdout is None:
-        raise RuntimeError("the process has no pipe for its output")
-    for count, line in enumerate(process.stdout, 1):
-        tail = [*tail[-20:], line]
-        report(f"{count} of about {PACKAGES_COMPILED} packages")
-    if process.wait():
-        raise debian.AssetError(f"{' '.join(command[:3])} failed:\n{''.join(tail)}")
 
 
 def _ldflags() -> str:

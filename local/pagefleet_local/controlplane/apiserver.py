@@ -76,13 +76,13 @@ def start(layout: Layout, binaries: Binaries, authority: Authority) -> Daemon:
     return daemon
 
 
-def ready(layout: Layout, authority: Authority, client: Pair) -> bool:
-    """Whether /readyz answers ok."""
+def ready(layout: Layout, authority: Authority, client: Pair, path: str = "/readyz") -> bool:
+    """Whether `path` answers ok."""
     context = ssl.create_default_context(cafile=str(authority.pair.certificate))
     context.load_cert_chain(client.certificate, client.key)
     connection = http.client.HTTPSConnection("127.0.0.1", layout.api_port, timeout=3, context=context)
     try:
-        connection.request("GET", "/readyz")
+        connection.request("GET", path)
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
