@@ -309,7 +309,8 @@ class Ledger:
         )
 
     def ejected(self, pod: Pod, now: float) -> bool:
-        return self.outliers.ejected(pod.uid, self.known_in_flight(pod), now)
+        # Nearly every pod is sound, and every pod that may be picked is asked for.
+        return self.outliers.has_failed(pod.uid) and self.outliers.ejected(pod.uid, self.known_in_flight(pod), now)
 
     def sweep(self, pods: Iterable[Pod], now: float) -> list[Ticket]:
         """Forget pods that are not among `pods`, and requests whose log line can no longer come. Return these."""

@@ -108,6 +108,10 @@ class Outliers:
             if record.until <= now:
                 self._add_errors(uid, errors, now)
 
+    def has_failed(self, uid: str) -> bool:
+        """Return whether the pod has failed since its last good answer."""
+        return uid in self._records
+
     def ejected(self, uid: str, in_flight: int, now: float) -> bool:
         """Whether other pods go first: the pod is ejected, or on trial and busy with its one request."""
         record = self._records.get(uid)

@@ -27,6 +27,7 @@ from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, RequestCost, request_cost
 from pagefleet_gateway.picking.routing import Refusal, route
 from pagefleet_gateway.picking.score import PodLoad, candidates, rank
+from pagefleet_gateway.picking.shortlist import shortlist
 from pagefleet_gateway.picking.split import Splits, Weights, canary_forced
 
 LOG_LINE_SECONDS = 60  # after a request's time limit, for its log line to arrive
@@ -268,14 +269,16 @@ class Picker:
             return refusals.unready(service)
         targets = [service.canary] if forced else [name for name, _ in live]
         # One question for all revisions, before the draw: a full revision must not lose its share to another.
-        if not any(self._below_limit(service, pods[name]) for name in targets):
+        if service.pod_limit and not any(self._below_limit(service, pods[name]) for name in targets):
             return refusals.overloaded(service)
         revision = self.splits.choose(service, live, headers, canary_live)
         if not forced and self._tried_enough(service, revision, pods):
             revision = max(live, key=lambda entry: (entry[0] != revision, entry[1]))[0]
-        retries = service.retries if self._ledger.retries.allows(service.key) else 0
-        attempts = retries + 1
-        free = self._below_limit(service, pods[revision])
+        attempts = 1 + (service.retries if self._ledger.retries.allows(service.key) else 0)
+        some = shortlist(pods[revision], self.prefixes, cost.blocks, self._rng)
+        if all(self._ledger.ejected(pod, now) for pod in some):
+            some = pods[revision]
+        free = self._below_limit(service, some) or self._below_limit(service, pods[revision])
         own = self._rank(free, cost, attempts, now)
         if len(own) < attempts and len(free) < len(pods[revision]):
             own += self._rank([pod for pod in pods[revision] if pod not in free], cost, attempts - len(own), now)
@@ -293,10 +296,10 @@ class Picker:
             revision,
             tuple(chosen),
             service.timeout_seconds,
-            retries,
+            attempts - 1,
             mirror=mirror,
             # The first byte of an answer that is not streamed is its end: `traffic.timeout` bounds that.
-            stream_timeout=stream_timeout(service.first_token_seconds, service.next_token_seconds, retries)
+            stream_timeout=stream_timeout(service.first_token_seconds, service.next_token_seconds, attempts - 1)
             if cost.streams
             else NO_STREAM_TIMEOUT,
             include_usage=cost.streams and cost.include_usage,

@@ -10,9 +10,14 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
+from pagefleet_gateway.cluster.state import Pod
+
 CAPACITY = 8192  # blocks per cache: 512k tokens, about a GPU's KV cache
 HASH_BYTES = 16
+LOOKS = 32  # pods that show how deep a prompt may be cached
 MAX_NEWS = 65_536  # blocks in one message to another gateway; it never learns of those that do not fit
+
+Cached = OrderedDict[bytes, None]  # the oldest block first
 
 
 class Prefixes:
@@ -20,19 +25,39 @@ class Prefixes:
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._caches: dict[str, OrderedDict[bytes, None]] = {}
+        self._caches: dict[str, Cached] = {}
         self._news: dict[str, list[bytes]] = {}  # blocks that are new to a cache since `take_news`
         self._news_count = 0
 
     def matched(self, cache: str, blocks: Sequence[bytes]) -> int:
         """Return how many blocks, from the first on, the cache's pod got already."""
         cached = self._caches.get(cache)
-        if cached is None:
-            return 0
-        for count, block in enumerate(blocks):
-            if block not in cached:
-                return count
-        return len(blocks)
+        return 0 if cached is None else _depth(cached, blocks)
+
+    def longest(self, pods: Sequence[Pod], blocks: Sequence[bytes], count: int) -> list[Pod]:
+        """Return the pods with the longest beginnings of `blocks`, and where they are fewer than `count`, some with shorter ones.
+
+        Few looks at all pods: some of them show how deep to look at the others.
+        """
+        if not blocks:
+            return []
+        find, first = self._caches.get, blocks[0]
+        holders = [(held, pod) for pod in pods if (held := find(pod.cache)) is not None and first in held]
+        some = holders[:: len(holders) // LOOKS + 1]
+        low = max((_depth(held, blocks) for held, _ in some), default=1) - 1  # the deepest block that some have
+        high, more = len(blocks), holders
+        if low:
+            holders = _having(holders, blocks[low])
+        if low + 1 < high:
+            longer = _having(holders, blocks[low + 1])
+            low, holders, high = (low + 1, longer, high) if longer else (low, holders, low + 1)
+        while high - low > 1:
+            middle = (low + high) // 2
+            longer = _having(holders, blocks[middle])
+            low, holders, high = (middle, longer, high) if longer else (low, holders, middle)
+        if len(holders) < count:
+            holders = [*holders, *more[: count - len(holders)]]
+        return [pod for _, pod in holders]
 
     def record(self, cache: str, blocks: Sequence[bytes]) -> None:
         """Count that the cache's pod gets these blocks now. The last is touched first: a prefix outlives what follows it."""
@@ -74,3 +99,20 @@ class Prefixes:
         """Forget caches that are not among `caches`."""
         self._caches = {name: cached for name, cached in self._caches.items() if name in caches}
         self._news = {name: blocks for name, blocks in self._news.items() if name in caches}
+
+
+def _having(holders: list[tuple[Cached, Pod]], block: bytes) -> list[tuple[Cached, Pod]]:
+    return [entry for entry in holders if block in entry[0]]
+
+
+def _depth(cached: Cached, blocks: Sequence[bytes]) -> int:
+    """Return how many blocks a cache holds, by bisection: a block outlives those that follow it."""
+    if not blocks or blocks[0] not in cached:
+        return 0
+    if blocks[-1] in cached:
+        return len(blocks)
+    low, high = 0, len(blocks) - 1  # block `low` is there and `high` is not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if blocks[middle] in cached else (low, middle)
+    return high
