@@ -71,7 +71,7 @@ def kubeconfig() -> None:
 def prepare_(
     crd_server: Annotated[
         bool,
-        typer.Option("--crd-server/--no-crd-server", help="Build Kubernetes' current CRD server for tests/crd, too."),
+        typer.Option("--crd-server/--no-crd-server", help="Build what tests/crd runs, too."),
     ] = True,
 ) -> None:
     """Fetch and build everything a fleet needs, images included, so that starting one is quick."""

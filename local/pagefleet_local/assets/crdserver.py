@@ -1,7 +1,8 @@
 """Kubernetes' own server of custom resources (k8s.io/apiextensions-apiserver) of a current version, which evaluates CEL rules and
-ratchets. Built once from the Go packages of Debian's newest suite.
+ratchets, and a check of manifests by Kubernetes' Go types of that version (manifestcheck/main.go). Built once from the Go packages
+of Debian's newest suite.
 
-It is the part of kube-apiserver that serves CustomResourceDefinitions and their objects, as a program of its own. Debian's archive
+The server is the part of kube-apiserver that serves CustomResourceDefinitions and their objects, as a program of its own. Debian's archive
 has no other part of a newer Kubernetes than 1.20. A build that was interrupted goes on where it was.
 """
 
@@ -19,13 +20,15 @@ from pagefleet_local.assets import debian, golang
 from pagefleet_local.assets.suite import Suite
 from pagefleet_local.base import paths
 from pagefleet_local.base.console import stage
+from pagefleet_local.base.sources import digest
 
 SUITE = "sid"
 PROGRAM = "apiextensions-apiserver"
 SOURCE = "golang-k8s-apiextensions-apiserver-dev"
 IMPORT = "k8s.io/apiextensions-apiserver"
 GO = "1.26"  # the version that the recipe was proven with, preferred while the suite has it
-PACKAGES_COMPILED = 1150
+CHECK = Path(__file__).with_name("manifestcheck") / "main.go"
+PACKAGES_COMPILED = 1150  # for the server; the check needs a part of them
 EMULATED_MINORS = 3  # versions back, by KEP-4330
 PACKAGES = Path(__file__).with_name("crdserver-packages.txt")
 KEPT_WORK = "crd-server-build"
@@ -33,10 +36,23 @@ KEPT_WORK = "crd-server-build"
 
 @dataclass(frozen=True)
 class CrdServer:
-    """The program, and the version of the Kubernetes that it is of (1.36.4)."""
+    """The program, and the version of the Kubernetes that it is of (1.36.4). `manifest_check` reads manifests, as JSON documents
+    one after the other, and prints for each what is wrong with it in that version, a JSON list a line."""
 
-    program: Path
+    folder: Path
     version: str
+
+    @property
+    def program(self) -> Path:
+        return self.folder / PROGRAM
+
+    @property
+    def manifest_check(self) -> Path:
+        return self.folder / f"manifestcheck-{digest([CHECK], CHECK.parent)[:12]}"
+
+    @property
+    def is_whole(self) -> bool:
+        return self.program.is_file() and self.manifest_check.is_file()
 
     @property
     def minor(self) -> int:
@@ -55,9 +71,13 @@ def crd_server() -> CrdServer:
 
 
 def _cached() -> CrdServer | None:
-    found = [path for path in paths.cache().glob(f"crd-server-*/{PROGRAM}") if path.is_file()]
-    servers = [CrdServer(path, path.parent.name.removeprefix("crd-server-")) for path in found]
-    return max(servers, key=lambda server: [int(part) for part in server.version.split(".")], default=None)
+    folders = paths.cache().glob("crd-server-[0-9]*")
+    servers = [CrdServer(path, path.name.removeprefix("crd-server-")) for path in folders]
+    return max(
+        (server for server in servers if server.is_whole),
+        key=lambda server: [int(part) for part in server.version.split(".")],
+        default=None,
+    )
 
 
 def _built() -> CrdServer:
@@ -78,16 +98,19 @@ def _built() -> CrdServer:
     }  # fmt: skip
     program = str(goroot / "bin/go")
     _check_imports(program, work, environment)
-    built = work / PROGRAM
-    with stage(f"Kubernetes' CRD server {version}: compile (six minutes or more, once)") as report:
-        # It gives way to everything else: nothing waits for it alone.
-        command = ["nice", "-n", "19", program, "build", "-v", "-trimpath", "-ldflags", _ldflags(version)]
-        golang.compile_with([*command, "-o", str(built), IMPORT], work, environment, report, PACKAGES_COMPILED)
-    target = paths.cache() / f"crd-server-{version}"
-    target.mkdir(exist_ok=True)
-    built.rename(target / PROGRAM)
+    server = CrdServer(paths.cache() / f"crd-server-{version}", version)
+    server.folder.mkdir(exist_ok=True)
+    for made, source in ((server.program, IMPORT), (server.manifest_check, str(CHECK))):
+        if made.is_file():
+            continue
+        with stage(f"Kubernetes {version}: compile {made.name} (minutes, once)") as report:
+            # It gives way to everything else: nothing waits for it alone.
+            command = ["nice", "-n", "19", program, "build", "-v", "-trimpath", "-ldflags", _ldflags(version)]
+            built = work / made.name
+            golang.compile_with([*command, "-o", str(built), source], work, environment, report, PACKAGES_COMPILED)
+            built.rename(made)
     shutil.rmtree(work, ignore_errors=True)
-    return CrdServer(target / PROGRAM, version)
+    return server
 
 
 def kubernetes_version(known: Mapping[str, Mapping[str, str]]) -> str:

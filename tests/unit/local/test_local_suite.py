@@ -76,5 +76,8 @@ def test_the_newest_server_of_the_cache_is_used_without_a_build(
     monkeypatch.setenv("PAGEFLEET_CACHE", str(tmp_path))
     for version in ("1.36.10", "1.36.4"):
         (tmp_path / f"crd-server-{version}").mkdir()
-        (tmp_path / f"crd-server-{version}" / crdserver.PROGRAM).touch()
+        server = crdserver.CrdServer(tmp_path / f"crd-server-{version}", version)
+        server.program.touch()
+        server.manifest_check.touch()
+    (tmp_path / "crd-server-1.37.0").mkdir()  # not built to its end
     assert (crdserver.crd_server().version, crdserver.crd_server().minor) == ("1.36.10", 36)
