@@ -14,7 +14,7 @@ import yaml
 from pagefleet_contract.names import GROUP, KIND, PLURAL, VERSION
 from pagefleet_operator.domain.spec.rules.check import RULES
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
-from pagefleet_operator.domain.spec.schema.fields import OPEN, Schema, array, integer, record, text
+from pagefleet_operator.domain.spec.schema.fields import OPEN, Schema, array, integer, keyed, record, text
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 HEADER = """\
@@ -69,7 +69,7 @@ STATUS = record(
         "rollout": _object("Phase, step, since when, and the latest verdict with its numbers."),
         "revisions": array("Revisions in use and the latest others, with their spec.", _object("A revision."), 64),
         "rejected": array("Revisions that were rolled back, and on what evidence.", _object("A rejection."), 64),
-        "conditions": array("For people and kubectl wait.", CONDITION, 16),
+        "conditions": keyed("For people and kubectl wait.", "type", CONDITION, 16),
         "decisions": array("The latest decisions with their numbers.", _object("A decision."), 64),
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
         "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),

@@ -13,7 +13,9 @@ from support.rule_examples import spec
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 
-CONSTRAINTS = ("x-kubernetes-validations", "pattern", "enum", "maxLength", "minimum", "maximum", "maxItems")
+MODE, PROXY = {"name": "MODE", "value": "a"}, {"name": "HTTPS_PROXY", "value": "http://proxy"}
+LISTS = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys")
+CONSTRAINTS = ("x-kubernetes-validations", "pattern", "enum", "maxLength", "minimum", "maximum", "maxItems", *LISTS)
 
 
 def test_the_server_fills_in_the_operator_s_defaults(server: Requests) -> None:
@@ -68,6 +70,7 @@ def old(bare: Requests) -> Iterator[Requests]:
     else:
         bare.install(free).done()
     bare.create(service("old", spec(OLD))).done()
+    bare.apply("listed", "team", {"spec": {"model": {"source": "file:///a"}, "engine": {"env": [MODE]}}}).done()
     bare.change(today, lambda: bare.tried(spec(OLD)).status == 422, "the rules hold")
     yield bare
 
@@ -93,6 +96,11 @@ def test_what_is_wrong_in_an_old_object_can_only_be_put_right(old: Requests) -> 
     assert again.status == 422, "what was put right stays right"
 
 
+def test_a_list_that_was_one_value_is_shared_by_its_entries_once_they_have_names(old: Requests) -> None:
+    both = old.apply("listed", "platform", {"spec": {"engine": {"env": [PROXY]}}}).done()
+    assert both["spec"]["engine"]["env"] == [MODE, PROXY]
+
+
 def test_managers_own_the_fields_that_they_apply(server: Requests) -> None:
     name = "shared"
     server.apply(name, "team", {"spec": {"model": {"source": "file:///a"}, "scaling": {"max": 4}}}).done()
@@ -107,6 +115,27 @@ def test_managers_own_the_fields_that_they_apply(server: Requests) -> None:
     assert refused.status == 422
     left = server.apply(name, "platform", {"spec": {}}).done()
     assert left["spec"].keys() == {"model"}, "what nobody applies any more is gone"
+
+
+def test_managers_own_entries_of_lists_that_have_names(server: Requests) -> None:
+    """One team sets a variable, another adds one; a status's conditions may be written by several programs."""
+    name, model = "entries", {"model": {"source": "file:///a"}}
+    server.apply(name, "team", {"spec": {**model, "engine": {"env": [MODE]}}}).done()
+    both = server.apply(name, "platform", {"spec": {"engine": {"env": [PROXY]}}}).done()
+    assert both["spec"]["engine"]["env"] == [MODE, PROXY]
+    conflict = server.apply(name, "platform", {"spec": {"engine": {"env": [{**MODE, "value": "b"}]}}})
+    assert (conflict.status, '.spec.engine.env[name="MODE"].value' in conflict.message) == (409, True)
+    left = server.apply(name, "team", {"spec": model}).done()
+    assert left["spec"]["engine"]["env"] == [PROXY]
+
+
+def test_a_list_without_names_is_one_value(server: Requests) -> None:
+    name, steps = "atomic", [{"weight": 10}, {"weight": 50}]
+    server.apply(
+        name, "team", {"spec": {"model": {"source": "file:///a"}, "rollout": {"steps": steps, "guard": {}}}}
+    ).done()
+    conflict = server.apply(name, "platform", {"spec": {"rollout": {"steps": [{"weight": 20}]}}})
+    assert (conflict.status, ".spec.rollout.steps" in conflict.message) == (409, True)
 
 
 def full(schema: Document) -> Document:

@@ -54,6 +54,18 @@ ENGINE_EXAMPLES = (
         variable(valueFrom={"configMapKeyRef": CONFIG}),
     ),
     Example(
+        "spec.engine.env",
+        "no name may come twice",
+        {"engine.env": [{"name": "MODE", "value": "a"}, {"name": "MODE", "value": "b"}]},
+        {"engine.env": [{"name": "MODE", "value": "a"}, {"name": "MODES", "value": "b"}]},
+    ),
+    Example(
+        "spec.pod.imagePullSecrets",
+        "no name may come twice",
+        {"pod.imagePullSecrets": [{"name": "a"}, {"name": "a"}]},
+        {"pod.imagePullSecrets": [{"name": "a"}, {"name": "b"}]},
+    ),
+    Example(
         "spec.pod.priorityClassName",
         "system-cluster-critical and system-node-critical are for the cluster's own pods",
         {"pod": {"priorityClassName": "system-node-critical"}},

@@ -178,6 +178,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
         optional={
             "priorityClassName": st.sampled_from(["system-node-critical", "a"]),
             "resourceClaims": st.lists(POD_CLAIM, max_size=3),
+            "imagePullSecrets": st.lists(st.fixed_dictionaries({"name": NAMES}), max_size=3),
         },
     ),
     ("slo",): st.fixed_dictionaries({"objectives": st.lists(OBJECTIVE, max_size=3)}),

@@ -24,6 +24,19 @@ POD_RULES = (
         "each valueFrom needs secretKeyRef or configMapKeyRef, and not both",
     ),
     Rule(
+        ("engine",),
+        "spec.engine.env",
+        "!has(self.env) || self.env.all(a, self.env.exists_one(b, b.name == a.name))",
+        "no name may come twice",
+    ),
+    Rule(
+        ("pod",),
+        "spec.pod.imagePullSecrets",
+        "!has(self.imagePullSecrets) || "
+        "self.imagePullSecrets.all(a, self.imagePullSecrets.exists_one(b, b.name == a.name))",
+        "no name may come twice",
+    ),
+    Rule(
         ("pod",),
         "spec.pod.priorityClassName",
         "!has(self.priorityClassName) || !self.priorityClassName.startsWith('system-')",

@@ -25,6 +25,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     choice,
     integer,
     key_of,
+    keyed,
     number,
     record,
     text,
@@ -47,8 +48,9 @@ SPECULATION = record(
     ("method",),
 )
 
-ADAPTERS = array(
+ADAPTERS = keyed(
     "LoRA adapters in PEFT's format, loaded at the start. Clients name one in `model`.",
+    "name",
     record(
         "An adapter.",
         {
@@ -179,8 +181,9 @@ ENGINE = record(
             longest=63,
         ),
         "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
-        "env": array(
+        "env": keyed(
             "Environment variables of the engine.",
+            "name",
             record(
                 "A variable, with value or valueFrom.",
                 {

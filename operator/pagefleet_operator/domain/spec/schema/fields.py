@@ -68,6 +68,12 @@ def array(description: str, items: Schema, most: int, **more: Any) -> Schema:
     return {"type": "array", "description": description, "items": items, "maxItems": most, **more}
 
 
+def keyed(description: str, key: str, items: Schema, most: int, **more: Any) -> Schema:
+    """An array whose entries the field `key` names. Each may have a field manager of its own (server-side apply)."""
+    kind = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+    return array(description, items, most, **kind, **more)
+
+
 def table(description: str, values: Schema | None = None) -> Schema:
     """A map from string to string (or to `values`)."""
     value = values or {"type": "string", "maxLength": 253}

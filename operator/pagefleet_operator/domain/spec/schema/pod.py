@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefleet_contract.names import OBJECT_NAME
-from pagefleet_operator.domain.spec.schema.fields import array, record, table, text
+from pagefleet_operator.domain.spec.schema.fields import keyed, record, table, text
 from pagefleet_operator.domain.spec.schema.patterns import LABEL, LABEL_VALUE
 
 POD = record(
@@ -17,8 +17,9 @@ POD = record(
         "annotations": table(
             "Annotations of the pods and of the object that makes them.", {"type": "string", "maxLength": 4096}
         ),
-        "imagePullSecrets": array(
+        "imagePullSecrets": keyed(
             "Secrets of the service's namespace with which images are pulled, of the engine and of load tests.",
+            "name",
             record(
                 "A Secret of type kubernetes.io/dockerconfigjson.",
                 {"name": text("Its name.", pattern=OBJECT_NAME)},
@@ -33,8 +34,9 @@ POD = record(
         "priorityClassName": text("The PriorityClass of the pods.", pattern=OBJECT_NAME),
         "schedulerName": text("The scheduler of the pods; the cluster's default when omitted.", pattern=OBJECT_NAME),
         "runtimeClassName": text("The RuntimeClass of the pods.", pattern=OBJECT_NAME),
-        "resourceClaims": array(
+        "resourceClaims": keyed(
             "Devices of dynamic resource allocation, which the engine uses.",
+            "name",
             record(
                 "A core/v1 PodResourceClaim, with resourceClaimName or resourceClaimTemplateName.",
                 {

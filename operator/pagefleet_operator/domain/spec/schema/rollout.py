@@ -10,6 +10,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     confidence,
     duration,
     integer,
+    keyed,
     number,
     part,
     percent,
@@ -99,8 +100,9 @@ GUARD = record(
             },
             ("min",),
         ),
-        "promql": array(
+        "promql": keyed(
             "Values from the operator's Prometheus that must lie within bounds.",
+            "name",
             record(
                 "A gate: exceeded it rolls back, unknown it holds.",
                 {

@@ -18,7 +18,7 @@ from pagefleet_contract.slo import (
     Objective,
     objectives,
 )
-from pagefleet_operator.domain.spec.schema.fields import array, choice, number, part, record, text
+from pagefleet_operator.domain.spec.schema.fields import choice, keyed, number, part, record, text
 from pagefleet_operator.domain.spec.schema.patterns import DAYS, LABEL_VALUE, WEB_ADDRESS
 
 LONGEST = 1024  # characters of an address
@@ -30,8 +30,9 @@ SLO_SCHEMA = record(
         "window": text(
             "The rolling window of the error budgets, from 1d to 90d.", pattern=DAYS, longest=3, default=DEFAULT_WINDOW
         ),
-        "objectives": array(
+        "objectives": keyed(
             "The promises.",
+            "name",
             record(
                 "A promise about all requests, or about those of one priority.",
                 {
