@@ -22,7 +22,9 @@ from faults.proxy import Fault
 from faults.runs import EXTRA_SECONDS, Calm, Ground, StoryResult
 from faults.story import NAME, NotConverged, Story
 from support.cluster.pod_engines import PodEngines
+from support.cluster.status_node import NAME as NODE
 
+from pagefleet_contract.names import GATEWAY, GATEWAY_INTERNAL_PORT, NAME_LABEL, SYSTEM_NAMESPACE
 from pagefleet_local.assets import kubernetes
 from pagefleet_local.base.certificates import Authority
 from pagefleet_local.base.paths import Layout
@@ -35,7 +37,8 @@ from pagefleet_operator.kube.client import JSON, Api, ApiError
 POINTS, AT_ONCE = 20, 5
 SECONDS = float(os.environ.get("PAGEFLEET_OUTAGE_SECONDS", "60"))
 DAEMONS = ("kube-apiserver", "etcd")
-GATEWAY_PORT, GATEWAY_INTERNAL = 18280, 18281
+GATEWAY_ADDRESS, GATEWAY_PORT = "127.99.0.1", 18280
+GATEWAYS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
 EVERY_SECONDS, ASK_SECONDS = 0.2, 10.0
 AGAIN_SECONDS = 0.5
 
@@ -125,7 +128,7 @@ class Traffic:
                 await asyncio.sleep(EVERY_SECONDS)
 
     async def _ask(self, session: aiohttp.ClientSession, story: Story) -> None:
-        url = f"http://127.0.0.1:{GATEWAY_PORT}/{story.namespace}/{NAME}/v1/chat/completions"
+        url = f"http://{GATEWAY_ADDRESS}:{GATEWAY_PORT}/{story.namespace}/{NAME}/v1/chat/completions"
         body = {"model": "smollm2", "messages": [{"role": "user", "content": "hello"}]}
         try:
             async with session.post(url, json=body) as answer:
@@ -146,9 +149,8 @@ async def gateway(ground: Ground, engines: PodEngines | None = None) -> AsyncIte
         await ground.node.serve_with(engines)
     variables = {
         "PAGEFLEET_KUBECONFIG": str(ground.layout.kubeconfig),
-        "PAGEFLEET_GATEWAY_ADDRESS": "127.0.0.1",
+        "PAGEFLEET_GATEWAY_ADDRESS": GATEWAY_ADDRESS,
         "PAGEFLEET_GATEWAY_PORT": str(GATEWAY_PORT),
-        "PAGEFLEET_GATEWAY_INTERNAL_PORT": str(GATEWAY_INTERNAL),
         "PAGEFLEET_GATEWAY_SETTLE_SECONDS": "1",
         "TMPDIR": str(ground.folder),
     }
@@ -171,11 +173,25 @@ async def gateway(ground: Ground, engines: PodEngines | None = None) -> AsyncIte
         await ground.node.serve_no_more()
 
 
+@asynccontextmanager
+async def announced(ground: Ground) -> AsyncIterator[None]:
+    """Let operators find the gateway: a pod with its address. (One of a node that does not exist would soon be removed.)"""
+    metadata = {"name": "gateway", "labels": {NAME_LABEL: GATEWAY}}
+    spec = {"containers": [{"name": "gateway", "image": "x"}], "nodeName": NODE}
+    made = await ground.api.create(GATEWAYS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    made["status"] = {"phase": "Running", "podIP": GATEWAY_ADDRESS}
+    await ground.api.replace(f"{GATEWAYS}/gateway/status", made)
+    try:
+        yield
+    finally:
+        await ground.api._request("DELETE", f"{GATEWAYS}/gateway", {}, {"gracePeriodSeconds": 0}, JSON)
+
+
 async def _gateway_ready() -> bool:
     with contextlib.suppress(aiohttp.ClientError, OSError):
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{GATEWAY_INTERNAL}/readyz") as answer,
+            session.get(f"http://{GATEWAY_ADDRESS}:{GATEWAY_INTERNAL_PORT}/readyz") as answer,
         ):
             return answer.status == 200
     return False

@@ -36,6 +36,7 @@ def tests(*paths: str, control_plane: bool = False, **more: str) -> Tests:
 
 PROGRAMS = {
     "idle": "python -m faults.idle",
+    "stories": "python -m faults.stories",
     "outages": "python -m faults.campaign --row 8",
     "scale": "make scale",
     "poisoned": "python -m scale.main --services 100 --poisoned 1",
@@ -49,7 +50,7 @@ ROWS = (
         programs=("idle",),
         tests=tests("property/test_operator_rollout.py::test_a_rollout_that_waits_for_a_person_writes_nothing")),
     Row(2, "the operator is killed at every write, before and after the write is committed",
-        "same end state and counts as without faults; <= 30 s", stories=True),
+        "same end state and counts as without faults; <= 30 s", stories=True, programs=("stories",)),
     Row(3, "the operator is killed twice, at writes that a seed chooses", "same end state and counts as without faults",
         stories=True),
     Row(4, "the operator is killed; after the restart the API server answers with old lists of children",

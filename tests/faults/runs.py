@@ -14,7 +14,7 @@ from faults.edits import Edits
 from faults.operator_process import Operator
 from faults.oracle import Truth, counted, learn
 from faults.proxy import Script, never
-from faults.story import CHAPTERS, NotConverged, Story
+from faults.story import NotConverged, Story
 from support.cluster.status_node import StatusNode
 
 from pagefleet_local.base.paths import Layout
@@ -52,7 +52,7 @@ class Calm:
     def certain(self) -> int:
         """The number of writes that every story has: its creations, its deletions, and a status after each chapter but the
         last. The number of other statuses and Events depends on how fast one state follows another."""
-        return sum(self.truth.counts.values()) + len(CHAPTERS) - 1
+        return sum(self.truth.counts.values()) + len(self.durations) - 1
 
     def limit(self, chapter: str, slack: float, started: float, deaths: int) -> float:
         """Return the seconds that a chapter may take, when the operator's start now takes `started`: that shows how slow the
@@ -70,6 +70,7 @@ class Ground:
     node: StatusNode
     folder: Path
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    kind: type[Story] = Story
 
     async def calm(self) -> Calm:
         """Run two stories without faults, and return their measurements. Raises NotConverged when they differ."""
@@ -77,7 +78,7 @@ class Ground:
         counts = self._counts(one)
         if counts != self._counts(other):
             raise NotConverged(f"two runs without faults differ: {counts} {self._counts(other)}")
-        durations = {chapter: max(one.durations[chapter], other.durations[chapter]) for chapter in CHAPTERS}
+        durations = {chapter: max(one.durations[chapter], other.durations[chapter]) for chapter in self.kind.chapters}
         writes = min(max(call.write for call in run.operator.proxy.calls) for run in (one, other))
         return Calm(learn(one.states, other.states, counts), writes, durations, max(one.started, other.started))
 
@@ -120,7 +121,7 @@ class Ground:
         since = time.monotonic()
         async with operator:
             await until(operator.ready, timeout=90, what=f"the operator of {operator.namespace} is ready")
-            story = Story(self.api, operator, timeout, started=time.monotonic() - since)
+            story = self.kind(self.api, operator, timeout, started=time.monotonic() - since)
             begun(story)
             await story.run()
         await asyncio.sleep(AUDIT_SECONDS)

@@ -23,7 +23,7 @@ import aiohttp
 import typer
 from faults.growth import growth, limits, together
 from faults.operator_process import Operator
-from faults.outages import GATEWAY_PORT, gateway
+from faults.outages import GATEWAY_ADDRESS, GATEWAY_PORT, gateway
 from faults.report import store
 from faults.runs import Ground
 from rich.console import Console
@@ -70,7 +70,7 @@ class Load:
                 await asyncio.sleep(0.5)
 
     async def _ask(self, session: aiohttp.ClientSession, chance: random.Random) -> str:
-        url = f"http://127.0.0.1:{GATEWAY_PORT}/{NAMESPACE}/{NAME}/v1/chat/completions"
+        url = f"http://{GATEWAY_ADDRESS}:{GATEWAY_PORT}/{NAMESPACE}/{NAME}/v1/chat/completions"
         words = " ".join(chance.choice(("one", "two", "three")) for _ in range(chance.randint(1, 120)))
         body = {
             "model": MODEL,

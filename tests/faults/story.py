@@ -8,13 +8,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from faults.operator_process import Operator
 from faults.oracle import flat
 from support.recording import Recording
 from support.sample_service import sample
 
+from pagefleet_contract.names import SPARE_LABEL
 from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import Api, ApiError
 
@@ -42,6 +43,7 @@ class Story:
     """`states[chapter]` is every object's document by (kind, name); `durations[chapter]` in seconds; `started` the seconds
     that the operator took to become ready."""
 
+    chapters: ClassVar[tuple[str, ...]] = CHAPTERS
     api: Api
     operator: Operator
     timeout: float = 60.0
@@ -70,7 +72,7 @@ class Story:
         await self.api.create(
             "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         )
-        for chapter in CHAPTERS:
+        for chapter in self.chapters:
             self.chapter = chapter
             began = time.monotonic()
             await getattr(self, f"_{chapter}")()
@@ -201,6 +203,8 @@ def caught_up(kind: str, document: Document) -> bool:
     spec, status = document.get("spec") or {}, document.get("status") or {}
     current = status.get("observedGeneration") == document["metadata"].get("generation")
     match kind:
+        case "Deployment" | "ReplicaSet" if SPARE_LABEL in document["metadata"]["labels"]:
+            return current and status.get("replicas", 0) == spec["replicas"]  # spares that sleep are not ready
         case "Deployment" | "ReplicaSet":
             return current and status.get("readyReplicas", 0) == spec["replicas"] == status.get("replicas", 0)
         case "PodDisruptionBudget":

@@ -47,18 +47,18 @@ class PodEngines:
     seconds: float = 0.0
     measured: bool = False
     busy: bool = False
-    broken: set[str] = field(default_factory=set)
+    broken: set[tuple[str, str]] = field(default_factory=set)  # namespace and revision
     answers: Counter[str] = field(default_factory=Counter)
     _runners: dict[str, web.AppRunner] = field(default_factory=dict)
 
-    async def up(self, address: str, revision: str) -> None:
+    async def up(self, address: str, namespace: str, revision: str) -> None:
         """Listen at a pod's address."""
         if address in self._runners:
             return
         app = web.Application(client_max_size=64 << 20)
         measured = _Measured(self.busy)
         for path in ("/v1/chat/completions", "/v1/completions"):
-            app.router.add_post(path, partial(self._answer, revision, measured))
+            app.router.add_post(path, partial(self._answer, (namespace, revision), measured))
         if self.measured:
             app.router.add_get("/metrics", partial(_page, measured))
         runner = self._runners[address] = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -81,16 +81,16 @@ class PodEngines:
         for address in list(self._runners):
             await self.down(address)
 
-    async def _answer(self, revision: str, measured: _Measured, request: web.Request) -> web.Response:
+    async def _answer(self, of: tuple[str, str], measured: _Measured, request: web.Request) -> web.Response:
         began = time.monotonic()
-        self.answers[revision] += 1
+        self.answers[of[1]] += 1
         measured.running += 1
         try:
             await request.read()
             await asyncio.sleep(self.seconds)
         finally:
             measured.running -= 1
-        if revision in self.broken:
+        if of in self.broken:
             return web.json_response({"error": {"message": "broken", "type": "server_error"}}, status=500)
         measured.answered(time.monotonic() - began)
         message = {"role": "assistant", "content": "yes"}

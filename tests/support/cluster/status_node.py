@@ -18,6 +18,7 @@ import aiohttp
 from support.cluster.pod_engines import PodEngines
 from support.cluster.pod_life import End, Life, PodState
 
+from pagefleet_contract.names import GATEWAY, NAME_LABEL
 from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.kube.client import Api, ApiError
 
@@ -36,6 +37,7 @@ class _Pod:
 
     number: int
     since: float
+    namespace: str
     revision: str
     address: str = ""
     state: PodState = STARTING
@@ -78,7 +80,7 @@ class StatusNode:
         self._engines = engines
         for pod in list(self._known.values()):
             if pod.state.ready:
-                await engines.up(pod.address, pod.revision)
+                await engines.up(pod.address, pod.namespace, pod.revision)
 
     async def serve_no_more(self) -> None:
         """End the engines of `serve_with`."""
@@ -128,9 +130,13 @@ class StatusNode:
 
     async def _serve(self, pod: dict[str, Any]) -> None:
         metadata = pod["metadata"]
+        if metadata["labels"].get(NAME_LABEL) == GATEWAY:  # its status is the test's to write
+            return
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         revision = metadata["labels"].get("pagefleet.io/revision", "")
-        known = self._known.setdefault(metadata["uid"], _Pod(next(self._numbers), time.monotonic(), revision))
+        known = self._known.setdefault(
+            metadata["uid"], _Pod(next(self._numbers), time.monotonic(), metadata["namespace"], revision)
+        )
         if "deletionTimestamp" in metadata:
             await self._set_engine(known, answers=False)
             await self._api._request("DELETE", path, {}, {"gracePeriodSeconds": 0}, "application/json")
@@ -160,7 +166,7 @@ class StatusNode:
         if self._engines is None or not pod.address:
             return
         if answers:
-            await self._engines.up(pod.address, pod.revision)
+            await self._engines.up(pod.address, pod.namespace, pod.revision)
         else:
             await self._engines.down(pod.address)
 
