@@ -47,6 +47,7 @@ class Engine:
         self.shared: dict[bytes, int] = {}  # blocks in use, with how many jobs use them
         self.idle: OrderedDict[bytes, None] = OrderedDict()  # unused blocks, oldest first
         self.steps = 0
+        self.started: list[Job] = []  # the jobs that the last step gave their first token
         self.wake: float | None = None
 
     @property
@@ -71,7 +72,7 @@ class Engine:
         self._admit()
         self.steps += 1
         budget = max(0, TOKEN_BUDGET - len(self.decoding))
-        prefilled, started = 0, []
+        prefilled, started = 0, list[Job]()
         while self.prefilling and budget > prefilled:
             job = self.prefilling[0]
             part = min(job.left, budget - prefilled)
@@ -83,6 +84,7 @@ class Engine:
         ended = []
         while self.decoding and self.decoding[0][0] <= self.steps:
             ended.append(heapq.heappop(self.decoding)[2])
+        self.started = started
         for job in started:
             job.first_token = end
             if job.output_tokens == 1:

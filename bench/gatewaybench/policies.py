@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from bench.gatewaybench.engine import Engine, Job
+from bench.gatewaybench.engine import BLOCK, PREFILL_SECONDS, Engine, Job
 from bench.gatewaybench.trace import Arrival
 
 from pagefleet_gateway.cluster.readings import Readings
@@ -28,6 +28,8 @@ class Policy(Protocol):
 
     def choose(self, arrival: Arrival, job: Job, now: float) -> int: ...
 
+    def started(self, job: Job) -> None: ...
+
     def ended(self, job: Job) -> None: ...
 
     def scrape(self, engines: Sequence[Engine], now: float) -> None: ...
@@ -41,6 +43,9 @@ class RoundRobin:
 
     def choose(self, arrival: Arrival, job: Job, now: float) -> int:
         return next(self._turns)
+
+    def started(self, job: Job) -> None:
+        pass
 
     def ended(self, job: Job) -> None:
         pass
@@ -73,12 +78,54 @@ class Published:
         self._prefixes.record(str(chosen), job.blocks)
         return chosen
 
+    def started(self, job: Job) -> None:
+        pass
+
     def ended(self, job: Job) -> None:
         pass
 
     def scrape(self, engines: Sequence[Engine], now: float) -> None:
         self._queue = [len(engine.waiting) for engine in engines]
         self._usage = [engine.kv_usage for engine in engines]
+
+
+class Affinity:
+    """llm-d's default of today: the pod with the longest cached prefix, while the uncached prompt tokens in flight there are not more
+    than it computes in `wait` seconds. Otherwise, and without a cached prefix, the pod with the fewest of them.
+
+    It knows its own requests at once, and the prompt rate of the engines exactly.
+    """
+
+    period = 1.0
+
+    def __init__(self, count: int, seed: int, wait: float = 0.2) -> None:
+        """`wait`: of 0.05, 0.2, 0.5 and 1 s the best on these traces."""
+        self._rng, self._bound = random.Random(seed), wait / PREFILL_SECONDS
+        self._waiting = [0] * count  # uncached prompt tokens in flight
+        self._prefixes = Prefixes(capacity=31_250)
+        self._sent: dict[int, tuple[int, int]] = {}
+
+    def choose(self, arrival: Arrival, job: Job, now: float) -> int:
+        matched = [self._prefixes.matched(str(index), job.blocks) for index in range(len(self._waiting))]
+        free = [index for index, tokens in enumerate(self._waiting) if tokens <= self._bound]
+        best = max((matched[index] for index in free), default=0)
+        among = [index for index in free if matched[index] == best] if best else range(len(self._waiting))
+        chosen = min(among, key=lambda index: (self._waiting[index], self._rng.random()))
+        uncached = max(0, job.prompt_tokens - matched[chosen] * BLOCK)
+        self._waiting[chosen] += uncached
+        self._sent[job.key] = chosen, uncached
+        self._prefixes.record(str(chosen), job.blocks)
+        return chosen
+
+    def started(self, job: Job) -> None:
+        chosen, uncached = self._sent.pop(job.key)
+        self._waiting[chosen] -= uncached
+
+    def ended(self, job: Job) -> None:
+        pass
+
+    def scrape(self, engines: Sequence[Engine], now: float) -> None:
+        pass
 
 
 class Pagefleet:
@@ -108,6 +155,9 @@ class Pagefleet:
             self._tell(now)
         gateway = self._chosen[job.key] = self._rng.choice(self._gateways)
         return gateway.choose(arrival, job, now)
+
+    def started(self, job: Job) -> None:
+        pass
 
     def ended(self, job: Job) -> None:
         self._chosen.pop(job.key).ended(job)

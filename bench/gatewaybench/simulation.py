@@ -41,7 +41,10 @@ def simulate(policy: Policy, arrivals: Sequence[Arrival], engines: int = ENGINES
             fleet[policy.choose(arrival, job, now)].put(job, now)
             index += 1
         else:
-            for job in fleet[turn].step(now):
+            ended = fleet[turn].step(now)
+            for job in fleet[turn].started:
+                policy.started(job)
+            for job in ended:
                 policy.ended(job)
     counted = jobs[round(len(jobs) * WARM) :]
     waits = sorted(job.first_token - job.arrived for job in counted)

@@ -24,7 +24,7 @@ from pagefleet_gateway.picking.expected import LoadsAtPick
 from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
 from pagefleet_gateway.picking.peaks import saturated
 from pagefleet_gateway.picking.prefixes import Prefixes
-from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, RequestCost, request_cost
+from pagefleet_gateway.picking.request_cost import RequestCost, block_tokens, request_cost
 from pagefleet_gateway.picking.routing import Refusal, route
 from pagefleet_gateway.picking.score import PodLoad, candidates, rank
 from pagefleet_gateway.picking.shortlist import shortlist
@@ -248,7 +248,7 @@ class Picker:
 
     def _send_prompt(self, pod: Pod, cost: RequestCost, now: float) -> int:
         """Record the prompt with a pod that gets it. Return its tokens that the pod has probably not cached."""
-        uncached = max(0, cost.prompt_tokens - self.prefixes.matched(pod.cache, cost.blocks) * BLOCK_TOKENS)
+        uncached = max(0, cost.prompt_tokens - block_tokens(self.prefixes.matched(pod.cache, cost.blocks)))
         self.prefixes.record(pod.cache, cost.blocks)
         self._ledger.backlogs.add_prompt(pod, uncached, now)
         return uncached
@@ -344,7 +344,7 @@ class Picker:
             foreign_requests=reading.foreign,
             waiting_requests=reading.waiting,
             kv_usage=reading.kv_usage,
-            matched_tokens=self.prefixes.matched(pod.cache, cost.blocks) * BLOCK_TOKENS,
+            matched_tokens=block_tokens(self.prefixes.matched(pod.cache, cost.blocks)),
             has_adapter=cost.model in reading.adapters,
             ejected=self._ledger.ejected(pod, now),
         )

@@ -16,7 +16,11 @@ from pagefleet_gateway.cluster.state import Service
 
 BLOCK_BYTES = 256  # text per block: 64 tokens, four of the engine's KV pages
 BLOCK_TOKENS = BLOCK_BYTES // TOKEN_BYTES
-MAX_BLOCKS = 256  # beyond 16k tokens a longer match changes no choice
+MAX_BLOCKS = 256  # of this size: 16k tokens
+# What follows is in larger blocks, so that a prompt of 128k tokens has some 370 hashes and not 2,000.
+LONG_BLOCK_BYTES = 4096
+LONG_BLOCK_TOKENS = LONG_BLOCK_BYTES // TOKEN_BYTES
+MAX_LONG_BLOCKS = 512  # 512k tokens
 DEFAULT_OUTPUT_TOKENS = 256  # when the request names no limit
 MAX_OUTPUT_TOKENS = 2048  # clients set high limits and rarely reach them: above this a limit predicts nothing
 DEFAULT_OUTPUT_LIMIT = 4096  # charged when neither the request nor its service names a limit
@@ -31,7 +35,7 @@ _STATES_USAGE = re.compile(r"/(?:responses|messages)(?:[?#]|$)")  # their stream
 
 @dataclass(frozen=True)
 class RequestCost:
-    """A request's size and prefix. `blocks[i]` stands for the first (i + 1) * BLOCK_BYTES bytes of its text."""
+    """A request's size and prefix. `blocks[i]` stands for the text's beginning of `block_tokens(i + 1)` tokens."""
 
     model: str = ""
     prompt_tokens: int = 0
@@ -99,10 +103,21 @@ def block_hashes(text: bytes, salt: str) -> tuple[bytes, ...]:
     """
     parent = hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     hashes = []
-    for start in range(0, min(len(text) // BLOCK_BYTES, MAX_BLOCKS) * BLOCK_BYTES, BLOCK_BYTES):
-        parent = hashlib.blake2b(parent + text[start : start + BLOCK_BYTES], digest_size=16).digest()
-        hashes.append(parent)
+    start = 0
+    for size, most in ((BLOCK_BYTES, MAX_BLOCKS), (LONG_BLOCK_BYTES, MAX_LONG_BLOCKS)):
+        end = start + min((len(text) - start) // size, most) * size
+        for at in range(start, end, size):
+            parent = hashlib.blake2b(parent + text[at : at + size], digest_size=16).digest()
+            hashes.append(parent)
+        if end < start + size * most:
+            break
+        start = end
     return tuple(hashes)
+
+
+def block_tokens(count: int) -> int:
+    """Return the tokens in the first `count` blocks of a prompt."""
+    return min(count, MAX_BLOCKS) * BLOCK_TOKENS + max(0, count - MAX_BLOCKS) * LONG_BLOCK_TOKENS
 
 
 def _includes_usage(options: object) -> bool:

@@ -7,9 +7,9 @@ A pod's cost is the work, in tokens, before the request's first token there. It 
 - the part of the prompt that the pod has not cached.
 INTERFERENCE was chosen with bench/gateway_picking.py.
 
-Affinity (a cached prefix, a loaded adapter) is a credit against that work. Only a pod with at most 1.25 times the mean load
-gets it (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018), so it can never make a hot
-spot. In-flight work is counted at the pick itself, not at the next scrape, so a crowd cannot run to one pod.
+Affinity (a cached prefix, a loaded adapter) is a credit against that work. Only a pod with at most 1.25 times the mean load, the
+request itself counted, gets it (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018), or one that has
+computed nearly all its prompts, so it can never make a hot spot. In-flight work is counted at the pick itself, not at the next scrape, so a crowd cannot run to one pod.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TypeVar
 
 MAX_LOAD_RATIO = 1.25  # times the mean in-flight tokens; above it affinity does not count
 PRESSURE_FROM = 0.8  # share of KV pages in use above which a pod begins to hold requests back
+FREE_BACKLOG = 512  # prompt tokens to compute, some tens of milliseconds: with at most so many a pod delays nobody
 INTERFERENCE = 1 / 8  # tokens of delay for the next first token by each token in flight: most of those are decode
 ADAPTER_TOKENS = 2000  # about the work of loading an adapter
 MAX_COUNT = 1e12
@@ -56,13 +57,13 @@ def costs(loads: Sequence[PodLoad], prompt_tokens: float, tokens: float) -> list
     typical = sum(own_tokens) / own_requests if own_requests >= 1 else tokens
     # Tokens in flight on each pod: as counted, and `typical` tokens for each other request.
     in_flight = [own + _sane(load.foreign_requests) * typical for load, own in zip(loads, own_tokens, strict=True)]
-    limit = MAX_LOAD_RATIO * sum(in_flight) / len(in_flight) if in_flight else 0.0
+    limit = MAX_LOAD_RATIO * (sum(in_flight) + tokens) / len(in_flight) if in_flight else 0.0
     result = []
     for load, pod_tokens in zip(loads, in_flight, strict=True):
         pressure = max(0.0, min(_sane(load.kv_usage), 1.0) - PRESSURE_FROM) / (1 - PRESSURE_FROM)
         cost = INTERFERENCE * (pod_tokens + _sane(load.waiting_requests) * typical) + pressure * typical + prompt
         cost += _sane(load.backlog_tokens)
-        if pod_tokens <= limit:
+        if pod_tokens <= limit or _sane(load.backlog_tokens) <= FREE_BACKLOG:
             cost -= min(_sane(load.matched_tokens), prompt) + (ADAPTER_TOKENS if load.has_adapter else 0)
         result.append(cost)
     return result

@@ -13,6 +13,8 @@ from pagefleet_gateway.picking.request_cost import (
     MAX_BLOCKS,
     MAX_OUTPUT_TOKENS,
     RequestCost,
+    block_hashes,
+    block_tokens,
     request_cost,
 )
 
@@ -71,3 +73,13 @@ def test_an_engines_metrics_under_both_names() -> None:
     assert reading_in(theirs) == Reading(waiting=3.0, adapters=frozenset({"fr", "de"}))
     assert reading_in(b"something_else 1\n") is None
     assert reading_in(b"pagefleet_num_requests_running 1e+-1\n") is None
+
+
+def test_long_prompts_have_few_hashes_and_what_they_share_is_counted_to_the_last_large_block() -> None:
+    text = "".join(f"{number:07} " for number in range(64_000)).encode()  # 128,000 tokens
+    blocks = block_hashes(text, "m")
+    assert len(blocks) == 256 + (len(text) - 256 * 256) // 4096
+    assert block_tokens(len(blocks)) > 127_000 and block_tokens(256) == 16_384 and block_tokens(3) == 192
+    other = block_hashes(text[:300_000] + b"?" + text[300_001:], "m")
+    same = sum(one == two for one, two in zip(blocks, other, strict=True))
+    assert blocks[:same] == other[:same] and 300_000 - 4096 <= block_tokens(same) * 4 <= 300_000
