@@ -46,7 +46,8 @@ PROGRAMS = {
     "flood": "make flood",
 }
 ROWS = (
-    Row(1, "10 idle minutes after the operator has converged", "0 writes (renewals of the Lease excepted)",
+    Row(1, "10 idle minutes after the operator has converged; then busy engines, requests and a canary that is judged",
+        "0 writes (renewals of the Lease excepted); busy, a minute: 1 for a service that serves, 12 for the one with the canary",
         programs=("idle",),
         tests=tests("property/test_operator_rollout.py::test_a_rollout_that_waits_for_a_person_writes_nothing")),
     Row(2, "the operator is killed at every write, before and after the write is committed",

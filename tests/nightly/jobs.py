@@ -99,7 +99,7 @@ JOBS = (
         ("{python}", "-m", "pytest", "-q", "tests/clients"), 15, ("{python}", "-m", "pytest", "-q", "tests/clients", "-k", "sdk")),
     program("mutation", "which change of a decision no test notices", 60, "mutation.main", (), 5,
             ("rollout", "--module", "steps"), needs=()),
-    program("idle", "what an idle operator writes", 14, "faults.idle", (), 4, ("--seconds", "60")),
+    program("idle", "what an idle operator writes, and a busy one", 18, "faults.idle", (), 5, ("--seconds", "60", "--busy", "90")),
     program("flood", "a storm of alerts, with kills", 5, "faults.flood", (), 2, ("--seconds", "5")),
     program("mutations", "any value in any field of live objects", 12, "faults.mutations", (), 3, ("--count", "30")),
     program("upgrade", "an old operator's objects under this one and back", 6, "faults.upgrade",
