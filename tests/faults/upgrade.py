@@ -3,7 +3,7 @@
 
 The old one brings a service up, and another to the middle of a rollout. This one takes over, with its CRD, ends that
 rollout and begins the next. Then the old one is back, with its CRD, on the objects that this one has left (downgrade).
-Prints the differences. The exit status is 1 when a service was not Ready, a weight moved by itself, the upgrade replaced an
+Prints the differences. The exit status is 1 when a service was not Ready in any version of it, a weight moved by itself, the upgrade replaced an
 engine pod, or an invariant was broken. (An old operator that comes back writes its own defaults into all pods.)
 """
 
@@ -189,7 +189,7 @@ async def _hands(world: World, kubectl: Kubectl, old: Path) -> None:
         await newer.__aexit__()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-    world.problems += recording.violations()
+    world.problems += [*recording.violations(), *_unready(recording)]
     # With its CRD: with the new one left in place an older operator did not act on edits.
     await kubectl.run("apply", "--validate=false", "-f", str(old.parent / "crds"))
     older = await world.taken_over("downgrade", old)
@@ -205,6 +205,16 @@ async def _hands(world: World, kubectl: Kubectl, old: Path) -> None:
             world.problems.append(f"{error}; {(await world.view('idle')).status.get('conditions')}")
     finally:
         await older.__aexit__()
+
+
+def _unready(recording: Recording) -> list[str]:
+    """Return the services that were not Ready in any version of theirs: each was Ready when the recording began."""
+    return [
+        f"upgrade: {name} was not Ready at {document['metadata']['resourceVersion']}: {View(document).condition('Ready')}"
+        for (_, name), versions in sorted(recording.versions.items())
+        for document in versions
+        if View(document).condition("Ready").get("status") != "True"
+    ]
 
 
 if __name__ == "__main__":
