@@ -123,7 +123,7 @@ def cases(writes: int, seed: int = 0) -> Iterator[Case]:
         for events in (0, 1, 4):
             for path in (SERVICES, "/pods"):
                 # kopf's guard ends a silent watch after its client timeout, 70 s.
-                slack = 75.0 if how is Watching.SILENT else 10.0
+                slack = 75.0 if how is Watching.SILENT else 5.0
                 name = f"watch-{how.value}-{path[1:]}-{events}"
                 yield Case(6, name, at_watch(path, 1, Fault(watching=how, events=events)), slack)
     for number in sorted(chance.sample(range(1, writes + 1), min(12, writes))):
