@@ -172,14 +172,18 @@ async def _edit(api: Api, number: int) -> float:
 
 
 async def _restart(operator: Operator, layout: Layout, count: int, timeout: float) -> tuple[float, int]:
-    """Restart the operator. Return the seconds until it has decided as often as there are services, and its writes until
-    some time later."""
+    """Restart the operator. Return the seconds until it has decided about each service, and its writes until some time later."""
     operator.stop()
     before = _written(layout)
     operator.start()
 
+    left = {f"s{number}" for number in range(count)}
+
     async def all_decided() -> bool:
-        return await operator.metric("pagefleet_operator_reconcile_seconds_count") >= count
+        if await operator.metric("pagefleet_operator_reconcile_seconds_count") < count:
+            return False
+        left.difference_update(await operator.decided("scale", sorted(left)))
+        return not left
 
     await until(all_decided, timeout=timeout, what="every service is decided once", interval=0.2)
     seconds = time.monotonic() - operator.started

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from pagefleet_local.base.paths import Layout
 
 USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
 COMMAND = str(Path(sys.executable).parent / "pagefleet-operator")
-PORT = 18299
+PORT, TOKEN = 18299, "a-test-token"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -33,7 +34,14 @@ class Operator:
         authority = Authority(self.layout.pki)
         server = f"https://127.0.0.1:{self.layout.api_port}"
         kubeconfig = authority.kubeconfig(self.folder / "kubeconfig", server, authority.issue("operator", USER))
-        environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PAGEFLEET_OPERATOR_PORT": str(PORT)}
+        token = self.folder / "token"
+        token.write_text(TOKEN)
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "PAGEFLEET_OPERATOR_PORT": str(PORT),
+            "PAGEFLEET_STATUS_PAGE_TOKEN_FILE": str(token),
+        }
         with (self.folder / "operator.log").open("wb" if not self.started else "ab") as log:
             self.process = subprocess.Popen([COMMAND], env=environment, stdout=log, stderr=log)
         self.started = time.monotonic()
@@ -64,3 +72,16 @@ class Operator:
                 match = re.search(rf"^{name} (\S+)$", await response.text(), re.M)
                 return float(match[1]) if match else 0.0
         return 0.0
+
+    async def decided(self, namespace: str, names: Collection[str]) -> set[str]:
+        """Return those of the services about which this process has decided, by its status page."""
+        headers, found = {"Authorization": f"Bearer {TOKEN}"}, set()
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=60)) as session:
+                for name in names:
+                    url = f"http://127.0.0.1:{PORT}/ui/api/services/{namespace}/{name}"
+                    async with session.get(url) as response:
+                        if response.status != 200 or (await response.json())["read"] is None:
+                            break
+                        found.add(name)
+        return found
