@@ -39,7 +39,7 @@ MAX_MANY = 1.5  # times one gateway's p95
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Picking quality, simulated.")
-    parser.add_argument("--quick", action="store_true", help="one load, two seeds")
+    parser.add_argument("--quick", action="store_true", help="one load, two seeds, and no third table")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     arguments = parser.parse_args()
     rates, seeds, count = ((120.0,), (1, 2), 2000) if arguments.quick else (RATES, range(1, 6), 4000)
@@ -56,7 +56,8 @@ def main() -> int:
         missed |= robin > 0.7 or published > 0.9
         if rate in MANY_RATES:
             missed |= many(count, rate, seeds, p95["llm-d 2/2/3"])
-    missed |= others(seeds)
+    if not arguments.quick:
+        missed |= others(seeds)
     return int(arguments.check and missed)
 
 
