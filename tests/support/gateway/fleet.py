@@ -35,6 +35,8 @@ FAILED = b'data: {"error": {"message": "no page left", "type": "server_error", "
 USAGE = {"prompt_tokens": 7, "total_tokens": 7 + len(TOKENS), "completion_tokens": len(TOKENS)}
 PROMPT_TOKENS = "x-pagefleet-prompt-tokens"
 
+ACCEPTING = "_accept_connection2"  # the task in which asyncio makes an accepted connection's transport
+
 
 @dataclass
 class Engine:
@@ -75,6 +77,9 @@ class Engine:
 
     async def stop(self) -> None:
         if self.runner is not None:
+            # Of a connection that is just being accepted, asyncio would leave the transport open when its server has closed.
+            accepting = [task for task in asyncio.all_tasks() if ACCEPTING in repr(task.get_coro())]
+            await asyncio.gather(*accepting, return_exceptions=True)
             await self.runner.cleanup()
             self.runner = None
 
