@@ -23,6 +23,7 @@ from faults.runs import EXTRA_SECONDS, Calm, Ground, StoryResult
 from faults.story import NAME, NotConverged, Story
 from support.cluster.pod_engines import PodEngines
 from support.cluster.status_node import NAME as NODE
+from support.cluster.status_node import OWN_STATUS
 
 from pagefleet_contract.names import GATEWAY, GATEWAY_INTERNAL_PORT, NAME_LABEL, SYSTEM_NAMESPACE
 from pagefleet_local.assets import kubernetes
@@ -176,7 +177,7 @@ async def gateway(ground: Ground, engines: PodEngines | None = None) -> AsyncIte
 @asynccontextmanager
 async def announced(ground: Ground) -> AsyncIterator[None]:
     """Let operators find the gateway: a pod with its address. (One of a node that does not exist would soon be removed.)"""
-    metadata = {"name": "gateway", "labels": {NAME_LABEL: GATEWAY}}
+    metadata = {"name": "gateway", "labels": {NAME_LABEL: GATEWAY, OWN_STATUS: "true"}}
     spec = {"containers": [{"name": "gateway", "image": "x"}], "nodeName": NODE}
     made = await ground.api.create(GATEWAYS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     made["status"] = {"phase": "Running", "podIP": GATEWAY_ADDRESS}

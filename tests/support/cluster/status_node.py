@@ -18,7 +18,6 @@ import aiohttp
 from support.cluster.pod_engines import PodEngines
 from support.cluster.pod_life import End, Life, PodState
 
-from pagefleet_contract.names import GATEWAY, NAME_LABEL
 from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.kube.client import Api, ApiError
 
@@ -28,6 +27,7 @@ HEARTBEAT_SECONDS, AT_ONCE = 5.0, 16
 PASSING = (ApiError, aiohttp.ClientError, TimeoutError)  # the API server restarts, or is slow under load
 PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NAME}"
 STARTING = PodState(False)
+OWN_STATUS = "test-writes-its-status"  # label of a pod whose status a test writes
 
 
 @dataclass
@@ -130,7 +130,7 @@ class StatusNode:
 
     async def _serve(self, pod: dict[str, Any]) -> None:
         metadata = pod["metadata"]
-        if metadata["labels"].get(NAME_LABEL) == GATEWAY:  # its status is the test's to write
+        if metadata["labels"].get(OWN_STATUS):
             return
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         revision = metadata["labels"].get("pagefleet.io/revision", "")

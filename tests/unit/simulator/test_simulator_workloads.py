@@ -76,7 +76,7 @@ def test_the_mixture_has_all_requests_of_its_parts_each_with_its_class() -> None
     assert sum(by_class.values()) == len(mixed)
 
 
-@pytest.mark.parametrize("name", workloads.WORKLOADS)
+@pytest.mark.parametrize("name", sorted(set(workloads.WORKLOADS) - {"mixed-priorities"}))  # it is made of the others
 def test_the_same_seed_gives_the_same_workload(name: str) -> None:
     assert workloads.build(name, 1) == workloads.build(name, 1)
     assert workloads.build(name, 1) != workloads.build(name, 2)

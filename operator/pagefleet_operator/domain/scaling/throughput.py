@@ -14,6 +14,9 @@ mostly chance, and least squares would take the chance for saturation (attenuati
 Models, 1987, section 1.1): the replica would seem to be at its end at any low load. So the looks are divided into two halves whose errors
 are independent, and each is the instrument of the other (split-sample instrumental variables: Angrist and Krueger, Journal of Business &
 Economic Statistics 13:2, 1995). Where the halves hardly agree on which half-minutes were busy, nothing is learned.
+
+Increases go by that curve. Decreases go by least squares (`cautious`), whose error makes a replica look slower than it is: at worst a
+replica stays for longer.
 """
 
 from __future__ import annotations
@@ -82,13 +85,19 @@ def means(samples: Iterable[Sample]) -> list[Mean]:
 
 def fit(means: Iterable[Mean]) -> Curve | None:
     """The curve; None when there are too few means, all have about the same concurrency, or they differ mostly by chance."""
-    points = [mean for mean in means if mean.tokens >= MIN_TOKENS and _busy(mean)]
-    each = [mean.running / mean.replicas for mean in points]
-    if len(points) < MIN_MEANS or max(each) < MIN_SPREAD * min(each):
-        return None
+    points = [mean for mean in means if mean.tokens >= MIN_TOKENS and mean.replicas and min(_halves(mean)) >= MIN_EACH]
     pairs = [_halves(mean) for mean in points]
-    if _reliability(pairs) < MIN_RELIABILITY:
-        return None
+    return _curve(points, pairs) if _varied(points) and _reliability(pairs) >= MIN_RELIABILITY else None
+
+
+def cautious(means: Iterable[Mean]) -> Curve | None:
+    """The curve by least squares, on which a replica is rather too slow; None when the means are too few or too alike."""
+    points = [mean for mean in means if mean.tokens >= MIN_TOKENS and mean.replicas and _each(mean) >= MIN_EACH]
+    return _curve(points, [(_each(mean), _each(mean)) for mean in points]) if _varied(points) else None
+
+
+def _curve(points: list[Mean], pairs: list[tuple[float, float]]) -> Curve:
+    """The curve through the points, whose running sequences of a replica are known by `pairs` of two looks."""
     steps = [mean.tokens / mean.running for mean in points]
     tokens = [mean.tokens / mean.replicas for mean in points]
     more = [mean.change / mean.replicas for mean in points]
@@ -100,8 +109,13 @@ def fit(means: Iterable[Mean]) -> Curve | None:
     return Curve(base, slope, spread) if base > 0 else Curve(0.0, len(tokens) / sum(tokens), spread)
 
 
-def _busy(mean: Mean) -> bool:
-    return bool(mean.replicas) and min(_halves(mean)) >= MIN_EACH
+def _varied(points: list[Mean]) -> bool:
+    each = [_each(mean) for mean in points]
+    return len(points) >= MIN_MEANS and max(each) >= MIN_SPREAD * min(each)
+
+
+def _each(mean: Mean) -> float:
+    return mean.running / mean.replicas
 
 
 def _halves(mean: Mean) -> tuple[float, float]:
