@@ -66,7 +66,7 @@ def test_the_gateway_understands_every_field_as_the_operator_does() -> None:
     assert (ours.first_token_timeout, ours.next_token_timeout) == (10, 2)
     assert (service.first_token_seconds, service.next_token_seconds) == (10, 2)
     assert ours.max_requests_per_pod == service.pod_limit == 12
-    assert parsed.raw["traffic"]["peak"]["maxOutputTokens"] == service.peak_output_tokens == 512
+    assert ours.peak_output_tokens == service.peak_output_tokens == 512
     queue = ours.queue
     assert (queue.timeout, queue.max_requests, queue.max_bytes) == (45, 100, 2048)
     assert (service.hold_seconds, service.hold_requests, service.hold_bytes) == (45, 100, 2048)
