@@ -30,6 +30,10 @@ async def test_pods_that_crash_run_out_of_memory_and_are_evicted(ground: Ground)
     await ground.api.create("/api/v1/namespaces", namespace)
     ground.node.lives[NAMESPACE] = Life(SEED, start=0.7, lasts=6.0, back=0.5)
     engines = PodEngines()
+
+    async def every_end() -> bool:
+        return set(ground.node.happened) == set(End)
+
     async with Operator(ground.layout, ground.folder, NAMESPACE, PORT) as operator, gateway(ground, engines):
         await until(operator.ready, timeout=60, what="the operator is ready")
         story, traffic = Story(ground.api, operator, timeout=60.0 + 2 * SECONDS), Traffic()
@@ -46,6 +50,7 @@ async def test_pods_that_crash_run_out_of_memory_and_are_evicted(ground: Ground)
             story.states["create"] = {}  # from now on each request must be answered
             await story._edit(lambda spec: spec["engine"].update(args=["--max-num-seqs=4"]))
             await story.until("promoted", lambda v: v.stable not in ("", old) and v.phase == "Idle")
+            await until(every_end, timeout=120, what="a crash, no memory left and an eviction, while requests go on")
             del ground.node.lives[NAMESPACE]
             await story.until("quiet again", lambda v: v.is_true("Ready") and quiet(v))
         finally:
@@ -55,6 +60,5 @@ async def test_pods_that_crash_run_out_of_memory_and_are_evicted(ground: Ground)
 
         assert traffic.failures == []
         assert traffic.answers[200] > 20 and len(engines.answers) == 2
-        assert set(ground.node.happened) == set(End)
         assert story.recording.violations() == []
         assert operator.deaths == 0
