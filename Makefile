@@ -82,9 +82,11 @@ check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit, property
 
 .PHONY: test
 test: check test-browser ## everything: check, browser, kernels, engine parity, the real control plane, the real node
-	$(call say,"a real node; two control planes; kernels and engine; Kubernetes' current CRD server (root needed)")
+	$(call say,"two control planes; kernels and engine; Kubernetes' current CRD server (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare --no-crd-server
-	@$(ROOT) $(SUITE) node plane faults engine crd
+	@$(ROOT) $(SUITE) plane faults engine crd
+	$(call say,"a real node (root needed)")
+	@$(ROOT) $(SUITE) node
 
 # Offline: nothing of the site is loaded from elsewhere. `make check` builds it too (tests/unit/docs/test_docs_site.py).
 .PHONY: docs
