@@ -1,6 +1,5 @@
 """Protects what the scaler knows in a burst and in noise: a replica's throughput is learned without what the prompts of a
-rise take and with how sure it is, few requests that
-are looked at by chance are no saturation, a clear rise is extended to now, a clear fall ends the window unless the user gave one,
+rise take and with how sure it is, a clear rise is extended to now, a clear fall ends the window unless the user gave one,
 what made up for a shortage is no need, the tokens of a request are those of the time that both readings and arrivals
 cover, and +-10 % of noise flaps nothing on the simulator's own trace."""
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from pagefleet_operator.domain.scaling import throughput
@@ -26,7 +24,7 @@ from pagefleet_simulator.fleet.view import Bounds
 from pagefleet_simulator.results.outcome import flaps
 from pagefleet_simulator.scalers.ours import Ours
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.traces import synthetic, workloads
+from pagefleet_simulator.traces import synthetic
 
 BASE, SLOPE, PROMPT = 0.02, 0.0008, 0.15
 NOW = 3000.0
@@ -56,31 +54,6 @@ def test_the_prompts_of_a_rise_do_not_make_a_replica_slow() -> None:
     blind = throughput.fit(replace(mean, change=0.0) for mean in throughput.means(history))
     assert blind is not None
     assert abs(blind.throughput(80) / speed(80) - 1) > 0.05, "the trace would show it"
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_few_sequences_that_are_looked_at_by_chance_are_no_saturation(seed: int) -> None:
-    """Requests of 4 s at 1 a second on two replicas, looked at each 5 s; tokens are counted. The load is the same throughout, so every
-    difference is chance: the curve is unknown, or far above the load."""
-    random = np.random.default_rng(seed)
-    at = np.sort(random.uniform(0, 1800, 1800))
-    looks = np.arange(5.0, 1800, 5.0)
-    running = np.array([((at <= look) & (at > look - 4)).sum() for look in looks])
-    mean = np.array([np.clip(np.minimum(look, at + 4) - np.maximum(look - 5, at), 0, None).sum() / 5 for look in looks])
-    history = [
-        Sample(look, 2, 2, EngineLoad(running=int(seen), tokens=2 * speed(true / 2)))
-        for look, seen, true in zip(looks.tolist(), running, mean.tolist(), strict=True)
-    ]
-    fitted = throughput.fit(throughput.means(history))
-    assert fitted is None or fitted.throughput(60) > 4 * speed(2), "the load is 2 sequences a replica"
-
-
-def test_a_quiet_chat_orders_no_replicas() -> None:
-    """150 users on two replicas of 256 slots: a quarter of an hour with 2 to 12 requests in flight."""
-    quiet = [one for one in workloads.build("live-chat-spike").arrivals if one.at < 900]
-    scaling = Scaling(min=2, max=12, target=Targets(ttft=1.0))
-    setting = Setting(profile.load("h100-llama-8b"), Bounds(2, 12), initial=2)
-    assert Simulation(setting, Ours(scaling), quiet, 900.0).run().events == ()
 
 
 @pytest.mark.parametrize(("spread", "share"), [(3, 0.9), (40, 0.97)])

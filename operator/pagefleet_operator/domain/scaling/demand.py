@@ -74,8 +74,7 @@ def demand(
     recent = [s for s in past if s.time > latest.time - RECENT_SECONDS and s.fresh]
     half_minutes = [mean for mean in throughput.means(past) if mean.replicas]
     situation = Situation(latest, recent, totals.slots, load, scaling.target)
-    whole = half_minutes[:-1]
-    replica = replica_of(signals.sequences(situation), throughput.fit(whole), throughput.cautious(whole))
+    replica = replica_of(signals.sequences(situation), throughput.fit(half_minutes[:-1]))
     first_token = _first_token(latest, past, load)
     situation = replace(situation, replica=replica, first_token=first_token)
     over = fallen(load, window, scaling)
@@ -187,7 +186,7 @@ class _Peaks:
         inside = [mean for mean in means if mean.start > end - counted - throughput.MEAN_SECONDS]
         if not all(mean.whole for mean in inside):
             return None
-        margin = 1.0 if self.replica.sure_tokens is not None else 2.0
+        margin = 1.0 if self.replica.tokens is not None else 2.0
         arrived = highest(load, flow, counted + 2 * throughput.MEAN_SECONDS) or math.inf
         sure = replace(self.replica, tokens=self.replica.sure_tokens)
         return margin * max(_need(mean, arrived, flow, sure) for mean in inside)

@@ -21,7 +21,7 @@ class Replica:
     """The load that one replica carries at its target.
 
     `tokens` (per second) is None while the replica's curve is not known. `sure_tokens` is the throughput that the
-    replica has almost certainly, even at a concurrency that the readings hardly cover; None while there is no cautious curve either.
+    replica has almost certainly, even at a concurrency that the readings hardly cover.
     """
 
     sequences: float = math.inf
@@ -32,16 +32,12 @@ class Replica:
 UNKNOWN = Replica()
 
 
-def replica_of(sequences: float, curve: Curve | None, cautious: Curve | None) -> Replica:
-    """The replica that runs at most so many sequences, with the throughput of its curves at that concurrency."""
+def replica_of(sequences: float, curve: Curve | None) -> Replica:
+    """The replica that runs at most so many sequences, with the throughput of its curve at that concurrency."""
     sequences = max(sequences, MIN_SEQUENCES)
-    if math.isinf(sequences):
+    if curve is None or math.isinf(sequences):
         return Replica(sequences)
-    return Replica(
-        sequences,
-        curve.throughput(sequences) if curve is not None else None,
-        cautious.throughput(sequences, SURE_OF_CURVE) if cautious is not None else None,
-    )
+    return Replica(sequences, curve.throughput(sequences), curve.throughput(sequences, SURE_OF_CURVE))
 
 
 def carrying(running: float, tokens: float, replica: Replica) -> float:

@@ -7,16 +7,7 @@ is judged on throughput.
 
 While more requests begin than end, prompts take a part of a replica's time. The replica would look slower than it is in
 the very burst for which its speed is needed. Therefore the seconds of each half-minute are taken apart: they are
-`base x steps + slope x tokens + prompt x additional requests`, fitted to the half-minutes' means.
-
-The tokens of a half-minute are counted, but its running sequences are only looked at a few times. With few sequences such a mean is
-mostly chance, and least squares would take the chance for saturation (attenuation by errors in the variables; Fuller, Measurement Error
-Models, 1987, section 1.1): the replica would seem to be at its end at any low load. So the looks are divided into two halves whose errors
-are independent, and each is the instrument of the other (split-sample instrumental variables: Angrist and Krueger, Journal of Business &
-Economic Statistics 13:2, 1995). Where the halves hardly agree on which half-minutes were busy, nothing is learned.
-
-Increases go by that curve. Decreases go by least squares (`cautious`), whose error makes a replica look slower than it is: at worst a
-replica stays for longer.
+`base x steps + slope x tokens + prompt x additional requests`, fitted by least squares to the half-minutes' means.
 """
 
 from __future__ import annotations
@@ -30,8 +21,6 @@ from pagefleet_operator.domain.status.sample import Sample
 MEAN_SECONDS = 30.0
 MIN_MEANS, MIN_SPREAD = 8, 1.25
 MIN_TOKENS = 0.1  # per second: three in a half-minute
-MIN_EACH = 0.5  # running sequences of a replica
-MIN_RELIABILITY = 0.5  # of the variance of the half-minutes' concurrency, at least so much is no chance
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,6 @@ class Mean:
     tokens: float
     change: float  # requests per second by which `running` grew
     whole: bool  # every serving pod was read in every sample
-    halves: tuple[float, float] | None = None  # `running` of every other sample, and of the rest; None with one sample
 
     @property
     def concurrency(self) -> float:
@@ -84,83 +72,33 @@ def means(samples: Iterable[Sample]) -> list[Mean]:
 
 
 def fit(means: Iterable[Mean]) -> Curve | None:
-    """The curve; None when there are too few means, all have about the same concurrency, or they differ mostly by chance."""
-    points = [mean for mean in means if mean.tokens >= MIN_TOKENS and mean.replicas and min(_halves(mean)) >= MIN_EACH]
-    pairs = [_halves(mean) for mean in points]
-    return _curve(points, pairs) if _varied(points) and _reliability(pairs) >= MIN_RELIABILITY else None
-
-
-def cautious(means: Iterable[Mean]) -> Curve | None:
-    """The curve by least squares, on which a replica is rather too slow; None when the means are too few or too alike."""
-    points = [mean for mean in means if mean.tokens >= MIN_TOKENS and mean.replicas and _each(mean) >= MIN_EACH]
-    return _curve(points, [(_each(mean), _each(mean)) for mean in points]) if _varied(points) else None
-
-
-def _curve(points: list[Mean], pairs: list[tuple[float, float]]) -> Curve:
-    """The curve through the points, whose running sequences of a replica are known by `pairs` of two looks."""
+    """The curve; None when there are too few means, or all have about the same concurrency."""
+    points = [
+        mean for mean in means if mean.tokens >= MIN_TOKENS and mean.replicas and mean.running / mean.replicas >= 0.5
+    ]
+    each = [mean.running / mean.replicas for mean in points]
+    if len(points) < MIN_MEANS or max(each) < MIN_SPREAD * min(each):
+        return None
     steps = [mean.tokens / mean.running for mean in points]
     tokens = [mean.tokens / mean.replicas for mean in points]
     more = [mean.change / mean.replicas for mean in points]
     prompt = max(0.0, _prompt(steps, tokens, more))
     seconds = [1.0 - prompt * rise for rise in more]
-    (base, slope), spread = _instrumented(pairs, tokens, seconds)
+    base, slope = _shares(steps, tokens, seconds)
+    spread = _spread(steps, tokens, seconds)
     if slope <= 0:
         return Curve(len(steps) / sum(steps), 0.0, spread)
     return Curve(base, slope, spread) if base > 0 else Curve(0.0, len(tokens) / sum(tokens), spread)
 
 
-def _varied(points: list[Mean]) -> bool:
-    each = [_each(mean) for mean in points]
-    return len(points) >= MIN_MEANS and max(each) >= MIN_SPREAD * min(each)
-
-
-def _each(mean: Mean) -> float:
-    return mean.running / mean.replicas
-
-
-def _halves(mean: Mean) -> tuple[float, float]:
-    """Running sequences of a replica, by each half of the samples; a single sample is taken for both."""
-    first, second = mean.halves or (mean.running, mean.running)
-    return first / mean.replicas, second / mean.replicas
-
-
-def _reliability(pairs: list[tuple[float, float]]) -> float:
-    """The share of the variance of the means that is none of the sampling, from the agreement of the halves (Spearman and Brown,
-    British Journal of Psychology 3, 1910)."""
-    count = len(pairs)
-    first, second = (sum(column) / count for column in zip(*pairs, strict=True))
-    aa = sum((a - first) ** 2 for a, _ in pairs)
-    bb = sum((b - second) ** 2 for _, b in pairs)
-    agreement = sum((a - first) * (b - second) for a, b in pairs) / math.sqrt(aa * bb) if aa * bb > 0 else 0.0
-    return 2 * agreement / (1 + agreement) if agreement > 0 else 0.0
-
-
-def _instrumented(
-    pairs: list[tuple[float, float]], tokens: list[float], seconds: list[float]
-) -> tuple[tuple[float, float], tuple[float, float, float]]:
-    """Base and slope of `running x seconds = base x tokens + slope x tokens x running`, each half the instrument of the other; and their
-    variances with twice the covariance. With equal halves these are the least squares of `_shares`."""
-    rows = [(a, b, *rest) for (a, b), *rest in zip(pairs, tokens, seconds, strict=True)]
-    rows += [(b, a, *rest) for a, b, *rest in rows]
-    weighed = [(t / b / b, t / b, a, t, second) for a, b, t, second in rows]
-    ps, pt = sum(p * t for p, _, _, t, _ in weighed), sum(p * t * a for p, _, a, t, _ in weighed)
-    qs, qt = sum(q * t for _, q, _, t, _ in weighed), sum(q * t * a for _, q, a, t, _ in weighed)
-    pv, qv = sum(p * s * a for p, _, a, _, s in weighed), sum(q * s * a for _, q, a, _, s in weighed)
-    whole = ps * qt - pt * qs
-    steps = [2 * t / (a + b) for (a, b), t in zip(pairs, tokens, strict=True)]
+def _spread(steps: list[float], tokens: list[float], seconds: list[float]) -> tuple[float, float, float]:
+    """The variances of base and slope and twice their covariance, from the residuals of the line."""
     aa, bb, ab = _dot(steps, steps), _dot(tokens, tokens), _dot(steps, tokens)
-    if whole <= 1e-12 * 4 * aa * bb:  # every row is there twice
-        return (0.0, _dot(tokens, seconds) / bb), (0.0, 0.0, 0.0)
-    base, slope = (pv * qt - qv * pt) / whole, (qv * ps - pv * qs) / whole
-    residuals = [s - base * step - slope * t for s, step, t in zip(seconds, steps, tokens, strict=True)]
-    error = _dot(residuals, residuals) / (len(residuals) - 3)
-    # The inverse of the instrumented sums, times the sums of squares, times the inverse again.
-    inverse = ((2 * qt / whole, -2 * pt / whole), (-2 * qs / whole, 2 * ps / whole))
-    of = [[row[0] * x + row[1] * y for x, y in ((aa, ab), (ab, bb))] for row in inverse]
-    base_, both, slope_ = (
-        sum(x * y for x, y in zip(of[i], inverse[j], strict=True)) for i, j in ((0, 0), (0, 1), (1, 1))
-    )
-    return (base, slope), (error * base_, error * slope_, 2.0 * error * both)
+    residuals = _residuals(steps, tokens, seconds)
+    whole, error = aa * bb - ab * ab, _dot(residuals, residuals) / (len(residuals) - 3)
+    if whole <= 1e-12 * aa * bb:
+        return 0.0, 0.0, 0.0
+    return error * bb / whole, error * aa / whole, -2.0 * error * ab / whole
 
 
 def _prompt(steps: list[float], tokens: list[float], more: list[float]) -> float:
@@ -197,13 +135,11 @@ def _mean(start: float, group: list[Sample], following: list[Sample]) -> Mean:
     end = following[0] if following is not group else group[-1]
     comparable = end.time > first.time and end.fresh >= first.fresh  # the requests of a lost replica left the sum
     replicas, whole = 0, True
-    running = waiting = used = tokens = other = 0.0
-    for index, one in enumerate(group):  # one pass, because a decision spends most of its time here
+    running = waiting = used = tokens = 0.0
+    for one in group:  # one pass, because a decision spends most of its time here
         replicas += one.fresh
         load = one.load
         running += load.running
-        if index % 2:
-            other += load.running
         waiting += load.waiting
         used += load.kv_pages_used
         tokens += load.tokens or 0.0
@@ -217,5 +153,4 @@ def _mean(start: float, group: list[Sample], following: list[Sample]) -> Mean:
         tokens=tokens / count,
         change=(end.load.running - first.load.running) / (end.time - first.time) if comparable else 0.0,
         whole=whole,
-        halves=((running - other) / (count - count // 2), other / (count // 2)) if count > 1 else None,
     )
