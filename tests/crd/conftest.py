@@ -1,6 +1,6 @@
 """Kubernetes' own CRD server, current, with our CRD. It is built once, while other parts of the tests run, and needs no root.
 
-Where it cannot be had (no Debian archive, no network, a new package that does not build), these tests are skipped with the reason: it
+When it cannot be built (no Debian archive, no network, a new package that does not build), these tests are skipped with the reason: it
 comes from another project's newest packages. With PAGEFLEET_CRD_SERVER=required they fail then, as the night has it.
 """
 

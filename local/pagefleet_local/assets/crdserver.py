@@ -65,7 +65,7 @@ class CrdServer:
 
 
 def crd_server() -> CrdServer:
-    """Return the newest one in the cache, or build one. Raises debian.AssetError where it cannot be had."""
+    """Return the newest one in the cache, or build one. Raises debian.AssetError when it cannot be built."""
     with debian.locked("crd-server"):
         return _cached() or _built()
 
