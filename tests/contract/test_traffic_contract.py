@@ -19,7 +19,7 @@ from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
 from pagefleet_contract.traffic import MAX_RETRIES
 from pagefleet_gateway.cluster.objects import service_from
-from pagefleet_gateway.cluster.state import RateLimit, Service
+from pagefleet_gateway.cluster.state import QueueBounds, RateLimit, Service
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.watching import pools
@@ -41,7 +41,13 @@ FULL: dict[str, Any] = {
     "retries": 4,
     "circuitBreaker": {"maxRequestsPerPod": 12},
     "queue": {"timeout": "45s", "maxRequests": 100, "maxBytes": 2048, "tenantHeader": "X-Tenant"},
-    "priorities": [{"name": "paid", "header": {"X-Plan": "paid", "x-region": "eu"}}],
+    "priorities": [
+        {
+            "name": "paid",
+            "header": {"X-Plan": "paid", "x-region": "eu"},
+            "queue": {"timeout": "20s", "maxRequests": 10, "maxBytes": 1024},
+        }
+    ],
     "rateLimits": [
         {"header": "Authorization", "requestsPerMinute": 60},
         {"header": "x-tenant", "tokensPerMinute": 9000, "requestsPerMinute": 5},
@@ -73,6 +79,9 @@ def test_the_gateway_understands_every_field_as_the_operator_does() -> None:
     assert queue.tenant_header.lower() == service.tenant_header
     assert service.priorities == ((("x-plan", "paid"), ("x-region", "eu")),)
     assert [dict(entry.header) for entry in ours.priorities] == [{"X-Plan": "paid", "x-region": "eu"}]
+    own = ours.priorities[0].queue
+    assert (own.timeout, own.max_requests, own.max_bytes) == (20, 10, 1024)
+    assert service.priority_bounds == (QueueBounds(20, 10, 1024),)
     assert service.limits == (RateLimit("authorization", 60, 0), RateLimit("x-tenant", 5, 9000))
     assert [(e.header.lower(), e.requests_per_minute or 0, e.tokens_per_minute or 0) for e in ours.rate_limits] == [
         (limit.header, limit.requests_per_minute, limit.tokens_per_minute) for limit in service.limits
@@ -166,6 +175,11 @@ def test_bounds_are_the_gateways_own() -> None:
         ({"priorities": [{"name": "a", "header": {"X-Envoy-A": "b"}}]}, "spec.traffic.priorities[0].header"),
         ({"priorities": [{"name": "a", "header": {"a b": "b"}}]}, "spec.traffic.priorities[0].header"),
         ({"priorities": [{"name": "a", "header": {"a": "b"}}] * 2}, "spec.traffic.priorities"),
+        ({"priorities": [{"name": "a", "header": {"a": "b"}, "queue": {}}]}, "spec.traffic.priorities[0].queue"),
+        (
+            {"priorities": [{"name": "a", "header": {"a": "b"}, "queue": {"maxRequests": 257}}]},
+            "spec.traffic.priorities",
+        ),
         ({"rateLimits": [{"header": "a"}]}, "spec.traffic.rateLimits"),
         ({"rateLimits": [{"requestsPerMinute": 1}]}, "spec.traffic.rateLimits[0].header"),
         ({"rateLimits": [{"header": "a", "requestsPerMinute": 0}]}, "spec.traffic.rateLimits[0].requestsPerMinute"),

@@ -52,6 +52,20 @@ def objectives(*entries: dict[str, Any]) -> dict[str, Any]:
 UP = {"name": "up", "signal": "errors", "maxRate": "1%"}
 
 
+def class_queue(queue: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "a", "header": {"x": "y"}, "queue": queue}
+
+
+def within_queue(name: str) -> Example:
+    most = {f"traffic.queue.{name}": 2048}
+    return Example(
+        "spec.traffic.priorities",
+        f"no queue.{name} may be above spec.traffic.queue.{name}",
+        {**most, "traffic.priorities": [class_queue({name: 2049})]},
+        {**most, "traffic.priorities": [class_queue({name: 2048})]},
+    )
+
+
 def within(name: str) -> Example:
     given = {"traffic.timeout": "1m"}
     over, under = {**given, f"traffic.{name}": "61s"}, {**given, f"traffic.{name}": "60s"}
@@ -358,6 +372,13 @@ SPEC_EXAMPLES = (
         {"traffic.priorities": [{"name": "a", "header": {"x": "y"}}] * 2},
         {"traffic.priorities": [{"name": name, "header": {"x": "y"}} for name in "ab"]},
     ),
+    Example(
+        "spec.traffic.priorities",
+        "each queue.timeout must be above 0",
+        {"traffic.priorities": [class_queue({"timeout": "301s"})]},
+        {"traffic.priorities": [class_queue({"timeout": "5m"})]},
+    ),
+    *map(within_queue, ("maxRequests", "maxBytes")),
     Example(
         "spec.traffic.rateLimits",
         "each needs requestsPerMinute",

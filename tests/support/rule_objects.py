@@ -49,6 +49,7 @@ ENGINE_GUARD = st.fixed_dictionaries(
 )
 DURATIONS = st.sampled_from(["0s", "1ms", "1.5s", "59s", "5m", "5m1s", "10m", "1h30m", "24h", "24h1s"])
 NAMES = st.sampled_from(["a", "b"])
+CLASS_QUEUE = st.fixed_dictionaries({}, optional={"timeout": DURATIONS, "maxRequests": st.integers(1, 3)})
 LIMIT = st.fixed_dictionaries(
     {"header": NAMES}, optional={"requestsPerMinute": st.just(1), "tokensPerMinute": st.just(2)}
 )
@@ -202,9 +203,9 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
             "timeout": DURATIONS,
             "firstTokenTimeout": DURATIONS,
             "nextTokenTimeout": DURATIONS,
-            "priorities": st.lists(st.fixed_dictionaries({"name": NAMES}), max_size=3),
+            "priorities": st.lists(st.fixed_dictionaries({"name": NAMES}, optional={"queue": CLASS_QUEUE}), max_size=3),
             "rateLimits": st.lists(LIMIT, max_size=3),
         },
     ),
-    ("traffic", "queue"): st.fixed_dictionaries({}, optional={"timeout": DURATIONS}),
+    ("traffic", "queue"): st.fixed_dictionaries({}, optional={"timeout": DURATIONS, "maxRequests": st.integers(1, 3)}),
 }

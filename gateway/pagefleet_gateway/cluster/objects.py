@@ -20,7 +20,7 @@ from pagefleet_contract.traffic import (
     MAX_RETRIES,
 )
 from pagefleet_gateway.cluster.engines import engine_from
-from pagefleet_gateway.cluster.state import Pod, RateLimit, Service
+from pagefleet_gateway.cluster.state import Pod, QueueBounds, RateLimit, Service
 
 
 def service_from(raw: Mapping[str, object]) -> Service:
@@ -49,6 +49,7 @@ def service_from(raw: Mapping[str, object]) -> Service:
         tenant_header=_text(_map(traffic, "queue"), "tenantHeader").lower(),
         priorities=tuple(_headers(entry) for entry in classes),
         priority_names=tuple(_text(entry, "name") for entry in classes),
+        priority_bounds=tuple(_queue_bounds(_map(entry, "queue")) for entry in classes),
         objectives=objectives(_map(spec, "slo")),
         limits=tuple(
             RateLimit(
@@ -89,6 +90,13 @@ def _hold_seconds(spec: Mapping[str, object]) -> float:
     if timeout is None:
         timeout = IDLE_HOLD_SECONDS if "idleToZero" in _map(spec, "scaling") else 0.0
     return min(timeout, MAX_HOLD_SECONDS)
+
+
+def _queue_bounds(raw: Mapping[str, object]) -> QueueBounds:
+    """Return the bounds of one class, `traffic.priorities[].queue`."""
+    timeout = duration(_text(raw, "timeout"))
+    longest = None if timeout is None else min(timeout, MAX_HOLD_SECONDS)
+    return QueueBounds(longest, _count(raw, "maxRequests", 0), _count(raw, "maxBytes", 0))
 
 
 def pod_from(raw: Mapping[str, object]) -> Pod | None:

@@ -27,6 +27,18 @@ class RateLimit:
 
 
 @dataclass(frozen=True)
+class QueueBounds:
+    """What may wait of one class of a service, in all gateway pods together. The bounds of the service's queue hold besides."""
+
+    seconds: float | None = None  # how long a request may wait; None: as long as any request of the service
+    requests: int = 0  # 0: no bound of its own
+    bytes: int = 0  # 0: no bound of its own
+
+
+NO_QUEUE_BOUNDS = QueueBounds()
+
+
+@dataclass(frozen=True)
 class Service:
     """The part of an InferenceService that routing needs."""
 
@@ -46,6 +58,7 @@ class Service:
     tenant_header: str = ""  # lower case; held requests are queued fairly between its values
     priorities: tuple[tuple[tuple[str, str], ...], ...] = ()  # most important first; header names lower case
     priority_names: tuple[str, ...] = ()  # of the same classes
+    priority_bounds: tuple[QueueBounds, ...] = ()  # of the same classes
     objectives: tuple[Objective, ...] = ()  # spec.slo
     limits: tuple[RateLimit, ...] = ()
     fallback: str = ""  # service of the same namespace that answers when this one cannot
@@ -65,6 +78,15 @@ class Service:
             if all(headers.get(name) == value for name, value in required):
                 return index
         return len(self.priorities)
+
+    def bounds_of(self, priority: int) -> QueueBounds:
+        """Return what may wait of a class, as `priority` counts them. Requests of no class have no bounds of their own."""
+        return self.priority_bounds[priority] if priority < len(self.priority_bounds) else NO_QUEUE_BOUNDS
+
+    def hold_seconds_of(self, priority: int) -> float:
+        """Return how long a request of a class may wait; 0: not at all."""
+        own = self.bounds_of(priority).seconds
+        return self.hold_seconds if own is None else own
 
     def is_of(self, objective: Objective, priority: int) -> bool:
         """Whether requests of a class, as `priority` counts them, belong to an objective."""

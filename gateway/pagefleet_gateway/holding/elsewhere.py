@@ -74,6 +74,11 @@ class Elsewhere:
         lower = sum(waiting.requests for waiting in found if waiting.priority > priority)
         return sum(waiting.requests for waiting in found), sum(waiting.bytes for waiting in found), lower
 
+    def of_class(self, key: ServiceKey, priority: int) -> tuple[int, int]:
+        """Return the requests of a class that wait elsewhere, and their bytes."""
+        found = [waiting for _, waiting in self.of(key) if waiting.priority == priority]
+        return sum(waiting.requests for waiting in found), sum(waiting.bytes for waiting in found)
+
 
 def surplus(own: str, key: ServiceKey, mine: tuple[Waiting, ...], elsewhere: Elsewhere, bound: int) -> tuple[int, int]:
     """Return the class of which this gateway gives requests up, and how many, so that at most `bound` wait in all gateways.

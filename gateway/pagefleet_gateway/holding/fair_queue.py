@@ -34,6 +34,8 @@ class Entry(Generic[T]):
 class _Class(Generic[T]):
     """The tenants of one priority; the first of them has the turn."""
 
+    entries: int = 0
+    bytes: int = 0
     tenants: OrderedDict[str, deque[Entry[T]]] = field(default_factory=OrderedDict)
     deficits: dict[str, int] = field(default_factory=dict)
 
@@ -67,6 +69,11 @@ class FairQueue(Generic[T]):
             for entries in group.tenants.values():
                 yield from entries
 
+    def of_class(self, priority: int) -> tuple[int, int]:
+        """Return the entries of a priority, and their bytes."""
+        group = self._classes.get(priority)
+        return (0, 0) if group is None else (group.entries, group.bytes)
+
     @property
     def first_priority(self) -> int | None:
         """Return the most important priority that waits, None for an empty queue."""
@@ -96,6 +103,7 @@ class FairQueue(Generic[T]):
         group = self._classes.setdefault(entry.priority, _Class())
         group.tenants.setdefault(entry.tenant, deque()).append(entry)
         self._count, self.bytes = self._count + 1, self.bytes + entry.size
+        group.entries, group.bytes = group.entries + 1, group.bytes + entry.size
         self._lanes[entry.lane] += 1
         return displaced
 
@@ -149,6 +157,7 @@ class FairQueue(Generic[T]):
             return
         group.tenants[entry.tenant].remove(entry)
         self._count, self.bytes = self._count - 1, self.bytes - entry.size
+        group.entries, group.bytes = group.entries - 1, group.bytes - entry.size
         self._lanes[entry.lane] -= 1
         if not self._lanes[entry.lane]:
             del self._lanes[entry.lane]

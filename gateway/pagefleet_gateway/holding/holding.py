@@ -165,13 +165,14 @@ class Holding:
         service, lane = admitted.service, self._picker.lane(admitted)
         queue = self._queues.get(service.key)
         waits = queue is not None and queue.has_lane(lane)
-        if service.hold_seconds > 0 and not waits:
-            waits = self._yields(service.key, lane, service.priority(request.headers))
+        priority = service.priority(request.headers)
+        if service.hold_seconds_of(priority) > 0 and not waits:
+            waits = self._yields(service.key, lane, priority)
         if self._closed or not waits:
             decision = self._picker.choose(admitted, now)
             if not self._may_wait(admitted, decision):
                 if _needs_pod(decision):
-                    self._wake(admitted.service)
+                    self._wake(admitted)
                 return decision
             self._end_yielding(service.key)
         return self._hold(admitted)
@@ -205,7 +206,20 @@ class Holding:
 
     def _may_wait(self, admitted: Admitted, decision: Decision) -> bool:
         waits = isinstance(decision, Refusal) and decision.code in (NO_READY_POD, OVERLOADED)
-        return waits and admitted.service.hold_seconds > 0 and not self._closed
+        return waits and self._seconds(admitted) > 0 and not self._closed
+
+    def _seconds(self, admitted: Admitted) -> float:
+        """Return how long a request may wait."""
+        return admitted.service.hold_seconds_of(admitted.service.priority(admitted.request.headers))
+
+    def _is_class_full(self, queue: FairQueue[HeldRequest], service: Service, priority: int, size: int) -> bool:
+        """Return whether a class has no room of its own for one more request, what waits in other gateways counted."""
+        bounds = service.bounds_of(priority)
+        (here, bytes_here), (there, bytes_there) = (
+            queue.of_class(priority),
+            self._elsewhere.of_class(service.key, priority),
+        )
+        return 0 < bounds.requests <= here + there or 0 < bounds.bytes < bytes_here + bytes_there + size
 
     def _hold(self, admitted: Admitted) -> Decision | asyncio.Future[Decision]:
         service, size = admitted.service, len(admitted.request.body)
@@ -217,16 +231,20 @@ class Holding:
         loop = asyncio.get_running_loop()
         held = HeldRequest(admitted, self._picker.lane(admitted), loop.create_future())
         tenant = admitted.request.headers.get(service.tenant_header, "") if service.tenant_header else ""
-        entry = Entry(held, service.priority(admitted.request.headers), tenant, admitted.cost.tokens, size, held.lane)
-        displaced = queue.push(entry, self._others(service.key, entry.priority))
+        priority = service.priority(admitted.request.headers)
+        if self._is_class_full(queue, service, priority, size):
+            self._forget_empty(service.key)
+            return refusals.class_queue_full(service, priority)
+        entry = Entry(held, priority, tenant, admitted.cost.tokens, size, held.lane)
+        displaced = queue.push(entry, self._others(service.key, priority))
         if displaced is None:
             self._forget_empty(service.key)
             return refusals.queue_full(service)
         for other in displaced:
             _refuse(other, refusals.displaced(other.item.admitted.service))
         self._changed.add(service.key)
-        self._wake(service)
-        timer = loop.call_later(service.hold_seconds, self._expire, held)
+        self._wake(admitted)
+        timer = loop.call_later(self._seconds(admitted), self._expire, held)
 
         def clean_up(_: asyncio.Future[Decision]) -> None:
             timer.cancel()
@@ -237,9 +255,10 @@ class Holding:
         held.decision.add_done_callback(clean_up)
         return held.decision
 
-    def _wake(self, service: Service) -> None:
+    def _wake(self, admitted: Admitted) -> None:
         """Send the wake-up of a service without pods, once."""
-        if service.hold_seconds > 0 and service.key not in self._woken and not self._picker.has_pods(service.key):
+        service = admitted.service
+        if self._seconds(admitted) > 0 and service.key not in self._woken and not self._picker.has_pods(service.key):
             self._woken.add(service.key)
             self._on_wake(service.key)
 

@@ -134,7 +134,12 @@ class Picker:
             if isinstance(charge, Exceeded):
                 return replace(refusals.rate_limited(service, charge), api_key=name)
             if charge.of_tokens or charge.of_requests:
-                deadline = now + service.hold_seconds + (service.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
+                deadline = (
+                    now
+                    + service.hold_seconds_of(service.priority(request.headers))
+                    + (service.timeout_seconds or REQUEST_SECONDS)
+                    + LOG_LINE_SECONDS
+                )
                 self.charges.open(request.id, OpenCharge(charge, service.key, cost.prompt_tokens, deadline))
         return Admitted(request, service, cost, now, name)
 

@@ -67,6 +67,16 @@ def queue_full(service: Service) -> Refusal:
     return _too_many(service, "queue_full", f"queue full for {_name(service)} ({limits})", RETRY_AFTER_SECONDS)
 
 
+def class_queue_full(service: Service, priority: int) -> Refusal:
+    """The bounds of one class, `traffic.priorities[].queue`."""
+    bounds = service.bounds_of(priority)
+    limits = [f"{bounds.requests} requests"] if bounds.requests else []
+    limits += [f"{bounds.bytes / MIB:g} MiB"] if bounds.bytes else []
+    name = service.priority_names[priority] if priority < len(service.priority_names) else str(priority)
+    message = f"queue full for class {name!r} of {_name(service)} ({' / '.join(limits)})"
+    return _too_many(service, "queue_full", message, RETRY_AFTER_SECONDS)
+
+
 def all_queues_full(service: Service, requests: int, size: int) -> Refusal:
     """The limits of all services together: `requests` and `size` bytes."""
     message = f"the queues of this gateway pod are full ({requests} requests / {size / MIB:g} MiB for all services)"

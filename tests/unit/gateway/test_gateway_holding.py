@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 
-from pagefleet_gateway.cluster.state import Pod, RateLimit, Service, ServiceKey, State
+from pagefleet_gateway.cluster.state import Pod, QueueBounds, RateLimit, Service, ServiceKey, State
 from pagefleet_gateway.holding.holding import Bounds, Holding
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
@@ -102,6 +102,32 @@ async def test_a_higher_priority_goes_first_and_displaces_a_lower_one() -> None:
     world.ledger.close("r3")
     world.holding.release()
     assert isinstance(await first, Pick)
+
+
+async def test_a_class_has_bounds_of_its_own() -> None:
+    """A crowd of jobs neither fills the queue nor waits as long as people do."""
+    classes = ((("x-class", "people"),), (("x-class", "jobs"),))
+    world = World(
+        hold_seconds=0.0,
+        hold_requests=4,
+        priorities=classes,
+        priority_names=("people", "jobs"),
+        priority_bounds=(QueueBounds(30.0), QueueBounds(0.01, 2, 300)),
+    )
+    assert code(world.ask()) == "no_ready_pod", "a request of no class waits as long as the service's queue states"
+    jobs = [world.hold(x_class="jobs") for _ in range(2)]
+    refused = world.ask(x_class="jobs")
+    assert isinstance(refused, Refusal) and (refused.status, refused.code) == (429, "queue_full")
+    assert "class 'jobs' of team/chat (2 requests / " in refused.message and refused.retry_after
+    people = world.hold(x_class="people")
+    assert [code(await one) for one in jobs] == ["no_ready_pod"] * 2 and not people.done()
+    await asyncio.sleep(0)
+    assert code(world.ask({"prompt": "x" * 300}, x_class="jobs")) == "queue_full"
+    world.holding.hear("other", {"team/chat": [[1, 1, 100, 1]]}, whole=True)
+    world.hold(x_class="jobs")
+    assert code(world.ask(x_class="jobs")) == "queue_full", "what waits in other gateways counts"
+    world.holding.forget("other")
+    world.hold(x_class="jobs")
 
 
 async def test_pods_at_their_limit_hold_what_comes_and_nobody_overtakes() -> None:

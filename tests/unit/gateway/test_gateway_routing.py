@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pagefleet_gateway.cluster.objects import duration, pod_from, service_from
-from pagefleet_gateway.cluster.state import Pod, RateLimit, Service, Snapshot, State
+from pagefleet_gateway.cluster.state import Pod, QueueBounds, RateLimit, Service, Snapshot, State
 from pagefleet_gateway.limits.api_keys import APIKey, parse
 from pagefleet_gateway.picking.routing import Refusal, route
 
@@ -177,15 +177,21 @@ def test_holding_priorities_and_limits_are_read() -> None:
     traffic = {
         "circuitBreaker": {"maxRequestsPerPod": 8},
         "queue": {"timeout": "20s", "maxRequests": 9, "maxBytes": 1000, "tenantHeader": "X-Tenant"},
-        "priorities": [{"name": "high", "header": {"X-Priority": "high"}}, {"name": "no header"}],
+        "priorities": [
+            {"name": "high", "header": {"X-Priority": "high"}, "queue": {"timeout": "9h", "maxBytes": 2048}},
+            {"name": "no header", "queue": {"maxRequests": 1}},
+            {"name": "low", "header": {"x-priority": "low"}},
+        ],
         "rateLimits": [{"header": "Authorization", "requestsPerMinute": 60, "tokensPerMinute": 9000}],
         "peak": {"maxOutputTokens": 64},
     }
     service = service_from({"spec": {"traffic": traffic}})
     assert (service.pod_limit, service.hold_seconds) == (8, 20.0)
     assert (service.hold_requests, service.hold_bytes, service.tenant_header) == (9, 1000, "x-tenant")
-    assert service.priorities == ((("x-priority", "high"),),)
-    assert [service.priority({"x-priority": value}) for value in ("high", "low")] == [0, 1]
+    assert service.priorities == ((("x-priority", "high"),), (("x-priority", "low"),))
+    assert [service.priority({"x-priority": value}) for value in ("high", "low", "none")] == [0, 1, 2]
+    assert service.priority_bounds == (QueueBounds(300.0, 0, 2048), QueueBounds())
+    assert [service.hold_seconds_of(priority) for priority in (0, 1, 2)] == [300.0, 20.0, 20.0]
     assert service.limits == (RateLimit("authorization", 60, 9000),)
     assert service.peak_output_tokens == 64
     assert service_from({"spec": {}}).hold_seconds == 0.0

@@ -64,9 +64,19 @@ class Queue:
 
 
 @dataclass(frozen=True)
+class PriorityQueue:
+    """What may wait of one class. None: as `Queue` states."""
+
+    timeout: float | None = None
+    max_requests: int | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class Priority:
     name: str
     header: Mapping[str, str]
+    queue: PriorityQueue = PriorityQueue()
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def traffic(raw: Mapping[str, Any]) -> Traffic:
         retries=raw["retries"],
         max_requests_per_pod=raw.get("circuitBreaker", {}).get("maxRequestsPerPod"),
         queue=_queue(raw["queue"]),
-        priorities=tuple(Priority(entry["name"], entry["header"]) for entry in raw.get("priorities") or ()),
+        priorities=tuple(_priority(entry) for entry in raw.get("priorities") or ()),
         rate_limits=tuple(
             RateLimit(entry["header"], entry.get("requestsPerMinute"), entry.get("tokensPerMinute"))
             for entry in raw.get("rateLimits") or ()
@@ -120,6 +130,12 @@ def _seconds(raw: Mapping[str, Any], name: str) -> float | None:
 
 def _queue(raw: Mapping[str, Any]) -> Queue:
     return Queue(_seconds(raw, "timeout"), raw["maxRequests"], raw["maxBytes"], raw.get("tenantHeader", ""))
+
+
+def _priority(raw: Mapping[str, Any]) -> Priority:
+    queue = raw.get("queue", {})
+    bounds = PriorityQueue(_seconds(queue, "timeout"), queue.get("maxRequests"), queue.get("maxBytes"))
+    return Priority(raw["name"], raw["header"], bounds)
 
 
 def _gateway_api(raw: Mapping[str, Any]) -> GatewayApi:

@@ -23,6 +23,17 @@ def _within_timeout(name: str) -> Rule:
     )
 
 
+def _within_queue(name: str) -> Rule:
+    bound = f"self.queue.{name}"
+    return Rule(
+        ("traffic",),
+        "spec.traffic.priorities",
+        f"!has(self.priorities) || !has(self.queue) || !has({bound}) "
+        f"|| self.priorities.all(p, !has(p.queue) || !has(p.queue.{name}) || p.queue.{name} <= {bound})",
+        f"no queue.{name} may be above spec.traffic.queue.{name}, which bounds all classes together",
+    )
+
+
 TRAFFIC_RULES = (
     _at_most_a_day("timeout"),
     _at_most_a_day("firstTokenTimeout"),
@@ -41,6 +52,15 @@ TRAFFIC_RULES = (
         "!has(self.priorities) || self.priorities.all(a, self.priorities.exists_one(b, b.name == a.name))",
         "no name may come twice",
     ),
+    Rule(
+        ("traffic",),
+        "spec.traffic.priorities",
+        "!has(self.priorities) || self.priorities.all(p, !has(p.queue) || !has(p.queue.timeout) "
+        "|| (duration(p.queue.timeout) > duration('0s') && duration(p.queue.timeout) <= duration('5m')))",
+        "each queue.timeout must be above 0 and at most 5m",
+    ),
+    _within_queue("maxRequests"),
+    _within_queue("maxBytes"),
     Rule(
         ("traffic",),
         "spec.traffic.rateLimits",

@@ -58,6 +58,23 @@ PRIORITY = record(
             "maxProperties": 8,
             "additionalProperties": {"type": "string", "maxLength": 256},
         },
+        "queue": record(
+            "What may wait of this class, besides the bounds of traffic.queue.",
+            {
+                "timeout": time_limit("Longest wait, at most 5m; that of traffic.queue when omitted."),
+                "maxRequests": integer(
+                    "Most requests that wait, in all gateway pods; no bound of its own when omitted.",
+                    1,
+                    MAX_HELD_REQUESTS,
+                ),
+                "maxBytes": integer(
+                    "Most bytes of waiting requests, in all gateway pods; no bound of its own when omitted.",
+                    1024,
+                    MAX_HELD_BYTES,
+                ),
+            },
+            minProperties=1,
+        ),
     },
     ("name", "header"),
 )
