@@ -142,6 +142,8 @@ JOBS = (
         ("{bin}/pagefleet-local", "kind", "--only", "serve"), frozenset({Need.DOCKER})),
     Job("vllm", "a real vLLM on the real node", 40, ("{python}", "-m", "pytest", "-q", "tests/vllm"), 0, None,
         frozenset({ROOT, NODE, Need.VLLM})),
+    program("released-engines", "that vLLM's and SGLang's released parsers and metrics are those of tests/data/released", 3,
+            "support.released_engines", ("check",), 3, ("check",), (Need.VLLM,)),
     Job("gpu", "kernels, engine and their figures on a GPU", 30, ("make", "test-gpu"), 0, None, frozenset({Need.GPU})),
     program("soak", "days until a pod under load reaches its memory limit", 362, "faults.soak", (), 4,
             ("--minutes", "2")),

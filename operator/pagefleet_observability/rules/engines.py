@@ -31,7 +31,7 @@ OTHERS = {
         "vllm:generation_tokens_total", "sglang:generation_tokens_total", "tgi_request_generated_tokens_sum",
     ),
     PROMPT_TOKENS: ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
-    PREEMPTIONS: ("vllm:num_preemptions_total",),
+    PREEMPTIONS: ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
     SUCCESS: (
         "vllm:request_success_total", "sglang:num_requests_total", "tgi_request_success", "tgi_request_failure",
     ),

@@ -1,5 +1,5 @@
-"""SGLang (written for 0.5): its image, its command line, its metrics. Sources: docs.sglang.io, server arguments and
-production metrics. It has not been run here: docs/runtimes.md says what that means."""
+"""SGLang (written for 0.5.23): its image, its command line, its metrics. Source: the argument parser and the metrics of that
+version's wheel (tests/data/released). It has not been run here: docs/runtimes.md says what that means."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 IMAGES = {"nvidia.com/gpu": "docker.io/lmsysorg/sglang:v0.5.23"}
 SLOTS_FLAG = "--max-running-requests"
 PAGE = DEFAULT_PAGE_SIZE  # of kvCache.pages without pageSize, as with our engine
-# qwen25 reads Hermes' <tool_call> form.
 PARSERS = {
-    "hermes": "qwen25", "llama3_json": "llama3", "mistral": "mistral", "qwen3_coder": "qwen3_coder",
+    "hermes": "hermes", "llama3_json": "llama3", "mistral": "mistral", "qwen3_coder": "qwen3_coder",
     "deepseek_v3": "deepseekv3", "openai": "gpt-oss", "pythonic": "pythonic",
 }  # fmt: skip
 OWNED = {
@@ -48,6 +47,7 @@ METRICS = EngineMetrics(
     kvUsage="sglang:token_usage",
     kvPages="sglang:max_total_num_tokens",
     tokens="sglang:generation_tokens_total",
+    preemptions="sglang:num_retracted_requests_total",
     ttft="sglang:time_to_first_token_seconds",
     e2e="sglang:e2e_request_latency_seconds",
     itl="sglang:inter_token_latency_seconds",

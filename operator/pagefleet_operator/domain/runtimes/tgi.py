@@ -1,5 +1,6 @@
-"""Hugging Face's text-generation-inference (written for 3.3): its images, its command line, its metrics. Sources: its
-documentation, launcher arguments and metrics. It has not been run here: docs/runtimes.md says what that means."""
+"""Hugging Face's text-generation-inference (written for 3.3.6): its images, its command line, its metrics. Source: the
+launcher and the router of that version (tests/data/released). It has not been run here: docs/runtimes.md says what that
+means."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ OWNED = {
     "--speculate": "spec.model.speculation.tokens", "--lora-adapters": "spec.model.adapters",
     "--cuda-memory-fraction": "spec.engine.kvCache.memoryFraction",
     "--max-input-tokens": "spec.engine.limits.promptTokens", "--num-shard": "spec.resources.accelerator.count",
-    "--api-key": "spec.engine.apiKeySecretRef",
+    "--api-key": "spec.engine.apiKeySecretRef", "--graceful-termination-timeout": "",
 }  # fmt: skip
 # It tells neither its KV pages nor times to first token.
 METRICS = EngineMetrics(
@@ -45,7 +46,7 @@ METRICS = EngineMetrics(
 
 
 def launch(child: Child, _release: str) -> Launch:
-    """At SIGTERM its router serves what it has accepted to the end; the grace period bounds it."""
+    """At SIGTERM its router serves what it has accepted, for --graceful-termination-timeout seconds at most."""
     name = child.spec.accelerator_name
     cached = child.spec.engine.kv_cache.prefix_caching
     switched = [] if cached is None else [common.plain("PREFIX_CACHING", "1" if cached else "0")]
@@ -84,6 +85,7 @@ def _flags(child: Child) -> dict[str, object]:
         "--max-batch-size": engine.scheduling.max_sequences,
         "--max-batch-prefill-tokens": engine.scheduling.tokens_per_step,
         "--lora-adapters": ",".join(adapters) or None,
+        "--graceful-termination-timeout": drain_seconds(),
     }
 
 
