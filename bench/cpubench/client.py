@@ -27,10 +27,12 @@ async def drive(url: str, model: str, requests: Sequence[Request], timeout: floa
 
 async def _ask(session: aiohttp.ClientSession, model: str, request: Request, start: float) -> Answer:
     await asyncio.sleep(start + request.at - time.perf_counter())
-    body = {
-        "model": model, "prompt": list(request.prompt), "max_tokens": request.output, "temperature": 0,
+    body: dict[str, Any] = {
+        "model": model, "prompt": list(request.prompt), "max_tokens": request.output, "temperature": request.temperature,
         "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
+    if request.temperature:
+        body |= {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # each system has other defaults
     sent = time.perf_counter() - start
     times: list[float] = []
     usage: dict[str, Any] = {}

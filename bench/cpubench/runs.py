@@ -70,7 +70,11 @@ def _streamed(served: Running, requests: Sequence[Request], limit: float) -> lis
 
 
 def _in_batches(served: Running, requests: Sequence[Request], limit: float) -> list[Answer]:
-    asked = {"prompts": [request.prompt for request in requests], "outputs": [request.output for request in requests]}
+    asked = {
+        "prompts": [request.prompt for request in requests],
+        "outputs": [request.output for request in requests],
+        "temperature": max(request.temperature for request in requests),
+    }
     if served.process.stdin is None:
         raise ValueError("the program has no standard input")
     served.process.stdin.write(json.dumps(asked) + "\n")

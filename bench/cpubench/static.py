@@ -1,8 +1,8 @@
 """The way without a serving engine: transformers' generate over batches of 16, one batch after the other.
 
-Says "ready" on its standard output, reads one line of JSON (prompts and output lengths), answers with one line: for
-every request the times of its tokens, in seconds from the start. A batch runs until its longest answer is whole;
-tokens past a request's own length are not counted.
+Says "ready" on its standard output, reads one line of JSON (prompts, output lengths, one temperature), answers with one line:
+for every request the times of its tokens, in seconds from the start. A batch runs until its longest answer is whole; tokens past
+a request's own length are not counted.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Clock(StoppingCriteria):  # type: ignore[misc]
         return torch.zeros(len(ids), dtype=torch.bool)
 
 
-def generate(model: Any, prompts: list[list[int]], outputs: list[int]) -> list[list[float]]:
-    """Times of the tokens of each request of one batch. Prompts are padded on the left."""
+def generate(model: Any, prompts: list[list[int]], outputs: list[int], temperature: float) -> list[list[float]]:
+    """Times of the tokens of each request of one batch. Prompts are padded on the left. A temperature of 0 is greedy."""
     longest = max(map(len, prompts))
     ids = torch.zeros(len(prompts), longest, dtype=torch.long)
     mask = torch.zeros_like(ids)
@@ -41,7 +41,11 @@ def generate(model: Any, prompts: list[list[int]], outputs: list[int]) -> list[l
         input_ids=ids,
         attention_mask=mask,
         max_new_tokens=max(outputs),
-        do_sample=False,
+        **(
+            {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+            if temperature
+            else {"do_sample": False}
+        ),
         eos_token_id=None,
         pad_token_id=0,
         stopping_criteria=StoppingCriteriaList([clock]),
@@ -62,7 +66,7 @@ def main() -> None:
     with torch.inference_mode():
         for first in range(0, len(asked["prompts"]), flags.batch):
             chosen = slice(first, first + flags.batch)
-            times += generate(model, asked["prompts"][chosen], asked["outputs"][chosen])
+            times += generate(model, asked["prompts"][chosen], asked["outputs"][chosen], asked["temperature"])
     print(json.dumps([[moment - start for moment in request] for request in times]), flush=True)
 
 

@@ -42,6 +42,7 @@ def sweep(
     seed: int,
     fractions: Sequence[float],
     rates: Sequence[float],
+    answers: workload.Answers,
     log: Path,
     say: Callable[[str], None],
 ) -> list[Point]:
@@ -53,13 +54,13 @@ def sweep(
     with running(system, log) as served:
         say(f"{system.name}: ready after {served.ready_s:.0f} s; {count} requests at once")
         runs.warm_up(served)
-        full = runs.once(served, workload.make(text, count, seed), log)
+        full = runs.once(served, workload.make(text, count, seed, answers=answers), log)
         most = full.requests / full.makespan_s
         points = [Point(system.name, FULL, most, full)]
         say(f"{system.name}: {most:.2f} requests/s, {full.tokens_per_s:.0f} tok/s in {full.makespan_s:.0f} s")
         planned = [(fraction, fraction * most) for fraction in fractions] + [(GIVEN, rate) for rate in rates]
         for part, (fraction, rate) in enumerate(planned, 1):
-            requests = workload.spread(workload.make(text, count, seed, part), rate, seed)
+            requests = workload.spread(workload.make(text, count, seed, part, answers), rate, seed)
             limit = MAX_TIMES * requests[-1].at + SPARE_SECONDS
             say(f"{system.name}: {rate:.2f} requests/s, arrivals over {requests[-1].at:.0f} s, at most {limit:.0f} s")
             try:

@@ -5,16 +5,30 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Answers(StrEnum):
+    """How tokens are chosen. A small model that always takes the likeliest one soon repeats itself, which is the best case of a
+    system that guesses tokens by prompt lookup; sampled text is what most clients ask for."""
+
+    SAMPLED = "sampled"
+    GREEDY = "greedy"
+
+    @property
+    def temperature(self) -> float:
+        return 1.0 if self is Answers.SAMPLED else 0.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt as token ids, how many tokens to generate, and when it is sent (seconds from the start)."""
+    """A prompt as token ids, how many tokens to generate and at which temperature, and when it is sent (seconds from the start)."""
 
     prompt: tuple[int, ...]
     output: int
     at: float = 0.0
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +48,9 @@ PROMPTS = Lengths(median=96, sigma=0.8, low=16, high=512)
 OUTPUTS = Lengths(median=64, sigma=0.7, low=8, high=256)
 
 
-def make(text: Sequence[int], count: int, seed: int, part: int = 0) -> list[Request]:
+def make(
+    text: Sequence[int], count: int, seed: int, part: int = 0, answers: Answers = Answers.SAMPLED
+) -> list[Request]:
     """`count` requests, all sent at once. No two of the same seed begin at the same token of `text`, and different
     `part`s begin at different ones: no answer can come out of a prefix cache that an earlier part has filled.
     """
@@ -46,7 +62,7 @@ def make(text: Sequence[int], count: int, seed: int, part: int = 0) -> list[Requ
     requests = []
     for start in starts[part * count : (part + 1) * count]:
         end = start + PROMPTS.draw(generator)
-        requests.append(Request(tuple(text[start:end]), OUTPUTS.draw(generator)))
+        requests.append(Request(tuple(text[start:end]), OUTPUTS.draw(generator), 0.0, answers.temperature))
     return requests
 
 
@@ -54,6 +70,6 @@ def spread(requests: Sequence[Request], per_second: float, seed: int) -> list[Re
     """The same requests with Poisson arrivals."""
     generator, at, spaced = random.Random(seed), 0.0, []
     for request in requests:
-        spaced.append(Request(request.prompt, request.output, at))
+        spaced.append(replace(request, at=at))
         at += generator.expovariate(per_second)
     return spaced
