@@ -25,7 +25,7 @@ from pagefleet_operator.domain.status.observation import Observation, PodReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Status
 
-TRIES = int(os.environ.get("PAGEFLEET_STORED_OBJECTS", "1000"))
+TRIES = int(os.environ.get("PAGEFLEET_STORED_OBJECTS", "400"))
 NOW = 1_800_000_000.0
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 SCALARS = st.none() | st.booleans() | NUMBERS | st.text(max_size=20)
@@ -48,7 +48,7 @@ def test_every_mutation_of_every_field_is_a_spec_or_is_refused_by_name(path: tup
     good = spec_of("full")
     before = parse(good)
     for value in MUTATIONS:
-        spec = changed(copy.deepcopy(good), path, copy.deepcopy(value))
+        spec = changed(good, path, value)
         parsed = parse(spec)
         assert isinstance(parsed, Spec | SpecErrors)
         if isinstance(parsed, SpecErrors):
@@ -95,6 +95,7 @@ def histories() -> list[dict[str, Any]]:
 
 
 HISTORIES = histories()
+SERVED = Cluster(1).spec
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -123,7 +124,7 @@ def mutated(draw: st.DrawFn, good: st.SearchStrategy[Any]) -> Any:
     return value
 
 
-STORED_SPECS = JSON | mutated(st.sampled_from([*map(spec_of, SPECS), Cluster(1).spec]))
+STORED_SPECS = JSON | mutated(st.sampled_from([*map(spec_of, SPECS), SERVED]))
 STORED_STATUSES = JSON | mutated(st.sampled_from(HISTORIES))
 
 
@@ -138,14 +139,25 @@ def test_any_stored_object_gets_a_decision(spec: Any, status: Any, replicas: int
     decided(spec, read, {name: RevisionReading(name, replicas, pods) for name in names})
 
 
-@pytest.mark.parametrize("value", MUTATIONS, ids=lambda value: repr(value)[:30])
-def test_every_part_of_a_status_may_be_anything(value: Any) -> None:
-    good = max(HISTORIES, key=lambda status: len(json.dumps(status)))
-    for path in places(good):
-        read = codec.load(replaced(good, path, value))
-        assert isinstance(read, Status)
-        names = {name for name in (read.stable, read.canary) if name}
-        decided(Cluster(1).spec, read, {name: RevisionReading(name, 1) for name in names})
+LONGEST = max(HISTORIES, key=lambda status: len(json.dumps(status)))
+
+
+def fields(value: Any) -> list[tuple[str | int, ...]]:
+    """Return one place of every field: of the entries of a list, which all have the same fields, the first that has it."""
+    found: dict[tuple[str, ...], tuple[str | int, ...]] = {}
+    for path in places(value):
+        found.setdefault(tuple("*" if isinstance(key, int) else key for key in path), path)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("path", fields(LONGEST), ids=lambda path: ".".join(map(str, path)))
+def test_every_field_of_a_status_may_be_anything(path: tuple[str | int, ...]) -> None:
+    """Values that are read alike get one decision: what a field cannot hold is read as if it were not there."""
+    read = {repr(status): status for value in MUTATIONS for status in [codec.load(replaced(LONGEST, path, value))]}
+    for status in read.values():
+        assert isinstance(status, Status)
+        names = {name for name in (status.stable, status.canary) if name}
+        decided(SERVED, status, {name: RevisionReading(name, 1) for name in names})
 
 
 def test_numbers_that_json_cannot_hold_never_leave() -> None:
