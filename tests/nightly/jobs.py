@@ -87,12 +87,24 @@ def bench(
 
 ROOT, NODE = Need.ROOT, Need.NODE
 RANDOM_ORDER = ("{python}", "-m", "pytest", "-q", "--random-order", "--random-order-seed={seed}")
+STATISTICS = (
+    "{python}",
+    "-m",
+    "pytest",
+    "-q",
+    "-n",
+    "auto",
+    "tests/property/test_watch_day.py",
+    "tests/property/test_guard_in_flight.py",
+)
 ONE_SERVICE = ("--services", "100", "--poisoned", "1")
 JOBS = (
     Job("prepare", "what the others need is fetched and built", 15, ("{bin}/pagefleet-local", "prepare"), 1,
         ("{bin}/pagefleet-local", "prepare"), frozenset({ROOT, NODE})),
     Job("random-order", "no unit or property test needs another before it", 12, (*RANDOM_ORDER, "tests/unit", "tests/property"),
         1, (*RANDOM_ORDER, "tests/unit/cli", "tests/unit/contract")),
+    Job("statistics", "the watch through daily peaks, and clients of every kind, with more seeds", 5, STATISTICS, 5, STATISTICS,
+        environment={"PAGEFLEET_SEEDS": "8"}),
     program("fuzz", "new examples for every hypothesis test, new requests to the engine", 60, "nightly.fuzz",
             ("--minutes", "60", "--seed", "{seed}"), 5, ("--minutes", "1", "--seed", "{seed}"), needs=()),
     Job("clients", "the clients of other projects do their ordinary work against an engine", 15,

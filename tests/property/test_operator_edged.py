@@ -6,6 +6,7 @@ apart only larger regressions are detected."""
 from __future__ import annotations
 
 import math
+import os
 import random
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from pagefleet_operator.domain.analysis.paired import Block, PairedTest, evidenc
 from pagefleet_operator.domain.base.edged import Edged, Pair
 
 NEEDED = math.log(400)
+# Row 17 of docs/reliability.md. PAGEFLEET_GUARD_RUNS says how many plays its shares are of (1,000 in the nightly run).
+MAX_FALSE = 0.01
+RUNS = int(os.environ.get("PAGEFLEET_GUARD_RUNS", "40"))
 VLLM = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 Values = list[float]
 Trace = list[tuple[Values, Values]]
@@ -72,9 +76,8 @@ def convicted(blocks: Trace, edges: tuple[float, ...] | None) -> bool:
 @pytest.mark.parametrize("noise", ["lognormal", "pareto"])
 @pytest.mark.parametrize("worse", [1.0, 1.15])
 def test_equal_and_accepted_revisions_are_not_convicted(noise: str, worse: float) -> None:
-    traces = [trace(seed, noise, worse) for seed in range(50)]
     for edges in (None, LATENCY, VLLM, (0.1, 1.0, 10.0)):
-        assert sum(convicted(one, edges) for one in traces) <= 1, edges
+        assert sum(convicted(trace(seed, noise, worse), edges) for seed in range(RUNS)) <= MAX_FALSE * RUNS, edges
 
 
 def test_a_quarter_worse_is_detected_with_our_engines_edges_as_it_is_without() -> None:

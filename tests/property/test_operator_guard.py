@@ -17,7 +17,7 @@ from pagefleet_operator.domain.status.observation import Slice
 
 # Row 17 of docs/reliability.md. PAGEFLEET_GUARD_RUNS says how many rollouts its shares are of (1,000 in the nightly run).
 MAX_FALSE, MIN_FOUND = 0.01, 0.99
-RUNS = int(os.environ.get("PAGEFLEET_GUARD_RUNS", "100"))
+RUNS = int(os.environ.get("PAGEFLEET_GUARD_RUNS", "40"))
 
 
 def looks(slices: list[Slice]) -> list[Outcome]:

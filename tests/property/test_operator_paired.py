@@ -17,7 +17,7 @@ from pagefleet_operator.domain.analysis.paired import Block, BlockCounts, Paired
 NEEDED = math.log(200)
 # Row 17 of docs/reliability.md. PAGEFLEET_GUARD_RUNS says how many plays its shares are of (1,000 in the nightly run).
 MAX_FALSE, MIN_FOUND = 0.01, 0.99
-RUNS = int(os.environ.get("PAGEFLEET_GUARD_RUNS", "100"))
+RUNS = int(os.environ.get("PAGEFLEET_GUARD_RUNS", "40"))
 
 
 def histogram(values: list[float]) -> dict[int, int]:

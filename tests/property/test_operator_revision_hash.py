@@ -55,7 +55,7 @@ WRITTEN = st.builds(str.__add__, NUMBERS, st.sampled_from([*DECIMAL, *BINARY])) 
 
 
 @given(one=WRITTEN, other=WRITTEN)
-@settings(max_examples=2000)
+@settings(max_examples=500)
 def test_quantities_are_written_alike_exactly_if_they_are_equal(one: str, other: str) -> None:
     assert (canonical(one) == canonical(other)) == (value_of(one) == value_of(other))
     assert canonical(canonical(one)) == canonical(one)

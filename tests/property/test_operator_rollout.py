@@ -21,8 +21,8 @@ from pagefleet_operator.domain.status.observation import GateReading, LoadTestRe
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import AlertRecord, Phase
 
-TRACES = int(os.environ.get("PAGEFLEET_ROLLOUT_TRACES", "150"))
-JUMPS = max(40, TRACES // 10)  # histories with a jumping clock, of which the table asks a tenth
+TRACES = int(os.environ.get("PAGEFLEET_ROLLOUT_TRACES", "100"))
+JUMPS = max(20, TRACES // 10)  # histories with a jumping clock, of which the table asks a tenth
 STEPS: tuple[dict[str, Any], ...] = (
     {"pause": {}},
     {"pause": {"duration": "10s"}},
@@ -189,7 +189,7 @@ def test_no_step_ends_early_however_the_clock_jumps(seed: int, jumps: list[tuple
             break
 
 
-@settings(max_examples=60)
+@settings(max_examples=max(30, TRACES // 10))
 @given(st.integers(0, 2**32), st.integers(0, 60), st.integers(1, 3))
 def test_an_alert_rolls_back_once_at_any_moment(seed: int, moment: int, copies: int) -> None:
     """Row 20 of docs/reliability.md: exactly one rollback of a revision, at the next decision, however often the alert comes."""

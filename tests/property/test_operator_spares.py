@@ -92,7 +92,7 @@ def check(cluster: SpareCluster) -> None:
     assert cluster.status.replicas == ready + spare_ready, "asleep is not serving"
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1000), st.integers(0, 3), EVENTS)
 def test_spares_stand_in_for_what_is_missing_and_sleep_otherwise(
     seed: int, spares: int, events: list[tuple[str, int]]
