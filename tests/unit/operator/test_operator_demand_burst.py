@@ -1,13 +1,16 @@
 """Protects what the scaler knows in a burst and in noise: a replica's throughput is learned without what the prompts of a
-rise take and with how sure it is, a clear rise is extended to now, a clear fall ends the window unless the user gave one,
+rise take and with how sure it is, few requests that are looked at by chance are no saturation while saturation that is there is
+still found, a clear rise is extended to now, a clear fall ends the window unless the user gave one,
 what made up for a shortage is no need, the tokens of a request are those of the time that both readings and arrivals
 cover, and +-10 % of noise flaps nothing on the simulator's own trace."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from pagefleet_operator.domain.scaling import throughput
@@ -24,7 +27,7 @@ from pagefleet_simulator.fleet.view import Bounds
 from pagefleet_simulator.results.outcome import flaps
 from pagefleet_simulator.scalers.ours import Ours
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.traces import synthetic
+from pagefleet_simulator.traces import synthetic, workloads
 
 BASE, SLOPE, PROMPT = 0.02, 0.0008, 0.15
 NOW = 3000.0
@@ -48,12 +51,56 @@ def test_the_prompts_of_a_rise_do_not_make_a_replica_slow() -> None:
         for n, (a, b) in enumerate(pairwise(running))
         for t in range(0, 30, 5)
     ]
-    fitted = throughput.fit(throughput.means(history))
+    fitted = throughput.fit(throughput.means(history), 80)
     assert fitted is not None
     assert fitted.throughput(80) == pytest.approx(speed(80), rel=0.03)
-    blind = throughput.fit(replace(mean, change=0.0) for mean in throughput.means(history))
+    blind = throughput.fit((replace(mean, change=0.0) for mean in throughput.means(history)), 80)
     assert blind is not None
     assert abs(blind.throughput(80) / speed(80) - 1) > 0.05, "the trace would show it"
+
+
+def looked_at(rate: Callable[[float], float], seed: int, duration: float = 4.0) -> list[Sample]:
+    """Half an hour on two replicas: Poisson arrivals of `rate(t)` requests a second that run for `duration` seconds each. The running ones
+    are looked at each 5 s; tokens are counted over the 5 s before."""
+    random = np.random.default_rng(seed)
+    at = np.concatenate([second + random.random(random.poisson(rate(second))) for second in range(1800)])
+    samples = []
+    for look in np.arange(5.0, 1800, 5.0).tolist():
+        running = int(((at <= look) & (at > look - duration)).sum())
+        true = np.clip(np.minimum(look, at + duration) - np.maximum(look - 5, at), 0, None).sum() / 5
+        samples.append(Sample(look, 2, 2, EngineLoad(running=running, tokens=2 * speed(float(true) / 2))))
+    return samples
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_sequences_that_are_looked_at_by_chance_are_no_saturation(seed: int) -> None:
+    """The load is the same throughout, so every difference is chance: no reading shows a slope."""
+    fitted = throughput.fit(throughput.means(looked_at(lambda second: 1.0, seed)), 64)
+    assert fitted is not None
+    assert not fitted.shown
+    assert fitted.throughput(64) > 8 * speed(2), "2 sequences run on a replica with 64 slots"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_saturation_that_is_there_is_found_through_the_chance(seed: int) -> None:
+    """The load goes up and down between 4 and 60 sequences a replica, every ten minutes."""
+    history = looked_at(lambda second: 16 + 14 * float(np.sin(second / 95)), seed)
+    fitted = throughput.fit(throughput.means(history), 64)
+    assert fitted is not None
+    assert fitted.shown
+    assert fitted.throughput(64) == pytest.approx(speed(64), rel=0.1)
+
+
+def test_a_quiet_chat_orders_no_replicas() -> None:
+    """150 users on two replicas of 256 slots, a quarter of an hour with 2 to 12 requests in flight; then 1,500 users within a minute."""
+    trace = workloads.build("live-chat-spike")
+    scaling = Scaling(min=2, max=12, target=Targets(ttft=1.0))
+    setting = Setting(profile.load("h100-llama-8b"), Bounds(2, 12), initial=2)
+    outcome = Simulation(setting, Ours(scaling), trace.arrivals, trace.seconds).run()
+    assert outcome.ends is not None
+    assert [event for event in outcome.events if event.time < 900] == []
+    assert max((event.after for event in outcome.events), default=2) <= 4
+    assert (outcome.ends.ttft < 2).mean() > 0.99, "the promise of examples/live-chat-spike.yaml"
 
 
 @pytest.mark.parametrize(("spread", "share"), [(3, 0.9), (40, 0.97)])
@@ -64,7 +111,7 @@ def test_what_was_never_seen_is_not_surely_generated(spread: int, share: float) 
         throughput.Mean(30.0 * n, 1, r, 0, 0, speed(r) * noise, 0.0, True)
         for n, (r, noise) in enumerate([*points, (40, 1.0), (50, 1.0)])
     ]
-    fitted = throughput.fit(means)
+    fitted = throughput.fit(means, 150)
     assert fitted is not None
     sure = fitted.throughput(150, 2.0) / fitted.throughput(150)
     assert sure < share if spread < 10 else sure > share

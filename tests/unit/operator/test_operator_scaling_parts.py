@@ -97,12 +97,19 @@ def test_the_curve_is_found_again_and_not_where_nothing_tells_it() -> None:
         return Sample(time, 2, 2, EngineLoad(running=2 * running, tokens=2 * running / (base + slope * running)))
 
     varied = [entry(30 * number, running) for number, running in enumerate((4, 8, 16, 24, 30, 12, 20, 6))]
-    found = throughput.fit(throughput.means(varied))
+    found = throughput.fit(throughput.means(varied), 32)
     assert found is not None
     assert found.base == pytest.approx(base, rel=1e-6)
     assert found.slope == pytest.approx(slope, rel=1e-6)
     assert found.throughput(30) == pytest.approx(30 / 0.044)
-    assert throughput.fit(throughput.means([entry(30 * number, 10) for number in range(20)])) is None
+    assert found.shown
+    level = throughput.means([entry(30 * number, 10) for number in range(20)])
+    assumed = throughput.fit(level, 32)
+    assert assumed is not None
+    assert not assumed.shown
+    assert assumed.throughput(10) == pytest.approx(10 / 0.028), "what was seen"
+    assert assumed.base + 32 * assumed.slope == pytest.approx(2 * assumed.base), "a full step takes twice as long"
+    assert throughput.fit(level[:7], 32) is None, "too few half-minutes"
 
 
 def test_every_target_has_its_signal_and_every_load_its_name_on_a_metrics_page() -> None:

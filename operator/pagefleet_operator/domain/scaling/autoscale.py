@@ -211,7 +211,7 @@ def _least(case: _Case, need: Demand, peak: float) -> int:
         least = current  # noise has raised the fleet lately, and would take so small a decrease back
     if need.calm_peak is not None:
         least = min(least, math.ceil(max(need.calm_peak, present) * (1 + scaling.tolerance) - 1e-9))
-    if need.replica.tokens is None:
+    if need.replica.sure_tokens is None:
         least = max(least, current - 1)
     return bounded(max(1, least), scaling)
 

@@ -74,7 +74,8 @@ def demand(
     recent = [s for s in past if s.time > latest.time - RECENT_SECONDS and s.fresh]
     half_minutes = [mean for mean in throughput.means(past) if mean.replicas]
     situation = Situation(latest, recent, totals.slots, load, scaling.target)
-    replica = replica_of(signals.sequences(situation), throughput.fit(half_minutes[:-1]))
+    sequences = signals.sequences(situation)
+    replica = replica_of(sequences, throughput.fit(half_minutes[:-1], sequences))
     first_token = _first_token(latest, past, load)
     situation = replace(situation, replica=replica, first_token=first_token)
     over = fallen(load, window, scaling)
@@ -173,7 +174,7 @@ class _Peaks:
     def highest(self, window: float, flow: Flow, load: ServiceLoad | None) -> float | None:
         """The highest need of the last `window` seconds.
 
-        Without a curve, half of the target concurrency counts as the capacity, because throughput may end before the
+        While the readings show no curve, half of the target concurrency counts as the capacity, because throughput may end before the
         slots do. The result is None until the readings cover the window and some time before it: a fleet that has just
         begun to fill has no peak yet. With `load`, a window that a clear fall has ended does not count any more. Nor do
         tokens beyond those that arrivals asked for: they made up for a shortage that is over.
@@ -186,9 +187,9 @@ class _Peaks:
         inside = [mean for mean in means if mean.start > end - counted - throughput.MEAN_SECONDS]
         if not all(mean.whole for mean in inside):
             return None
-        margin = 1.0 if self.replica.tokens is not None else 2.0
+        margin = 1.0 if self.replica.sure_tokens is not None else 2.0
         arrived = highest(load, flow, counted + 2 * throughput.MEAN_SECONDS) or math.inf
-        sure = replace(self.replica, tokens=self.replica.sure_tokens)
+        sure = replace(self.replica, tokens=self.replica.sure_tokens or self.replica.tokens)
         return margin * max(_need(mean, arrived, flow, sure) for mean in inside)
 
 

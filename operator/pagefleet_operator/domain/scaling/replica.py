@@ -21,7 +21,7 @@ class Replica:
     """The load that one replica carries at its target.
 
     `tokens` (per second) is None while the replica's curve is not known. `sure_tokens` is the throughput that the
-    replica has almost certainly, even at a concurrency that the readings hardly cover.
+    replica has almost certainly, even at a concurrency that the readings hardly cover; None while no reading shows it.
     """
 
     sequences: float = math.inf
@@ -37,7 +37,8 @@ def replica_of(sequences: float, curve: Curve | None) -> Replica:
     sequences = max(sequences, MIN_SEQUENCES)
     if curve is None or math.isinf(sequences):
         return Replica(sequences)
-    return Replica(sequences, curve.throughput(sequences), curve.throughput(sequences, SURE_OF_CURVE))
+    sure = curve.throughput(sequences, SURE_OF_CURVE) if curve.shown else None
+    return Replica(sequences, curve.throughput(sequences), sure)
 
 
 def carrying(running: float, tokens: float, replica: Replica) -> float:

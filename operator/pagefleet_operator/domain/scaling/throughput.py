@@ -8,6 +8,13 @@ is judged on throughput.
 While more requests begin than end, prompts take a part of a replica's time. The replica would look slower than it is in
 the very burst for which its speed is needed. Therefore the seconds of each half-minute are taken apart: they are
 `base x steps + slope x tokens + prompt x additional requests`, fitted by least squares to the half-minutes' means.
+
+Tokens are counted, but running sequences are only looked at every few seconds. With few sequences the mean of some looks is mostly chance,
+and least squares would take the chance for saturation (attenuation by errors in the variables: Fuller, Measurement Error Models, 1987,
+sections 1.1 and 2.2). So the variance of that chance is estimated from the differences of successive looks (von Neumann, Annals of
+Mathematical Statistics 12:4, 1941) and taken out of the sums of squares, as in Fuller's corrected estimator. Saturation must be shown: where
+half of the variation or more is chance, no slope is learned from it, and a replica is assumed to be far from its end while most
+of its slots and pages are free (`_assumed`).
 """
 
 from __future__ import annotations
@@ -15,11 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pagefleet_operator.domain.status.sample import Sample
 
 MEAN_SECONDS = 30.0
 MIN_MEANS, MIN_SPREAD = 8, 1.25
+MIN_SHOWN = 0.5  # of the variation of the half-minutes, that is not chance
+FULL_STEP = 2.0  # times the step of an empty replica, that the step of a full one is assumed to take
 MIN_TOKENS = 0.1  # per second: three in a half-minute
 
 
@@ -35,6 +45,7 @@ class Mean:
     tokens: float
     change: float  # requests per second by which `running` grew
     whole: bool  # every serving pod was read in every sample
+    chance: float = 0.0  # variance of `running` by chance, because it is the mean of a few looks
 
     @property
     def concurrency(self) -> float:
@@ -45,12 +56,13 @@ class Mean:
 class Curve:
     """The seconds of a step are `base + slope x sequences`.
 
-    `spread` has the variances of the two and twice their covariance.
+    `spread` has the variances of the two and twice their covariance. `shown` says that the readings show the slope; else it is assumed.
     """
 
     base: float
     slope: float
     spread: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    shown: bool = True
 
     def throughput(self, sequences: float, sure: float = 0.0) -> float:
         """Tokens per second of a replica with so many sequences.
@@ -71,34 +83,39 @@ def means(samples: Iterable[Sample]) -> list[Mean]:
     return [_mean(key * MEAN_SECONDS, group, grouped.get(key + 1, group)) for key, group in sorted(grouped.items())]
 
 
-def fit(means: Iterable[Mean]) -> Curve | None:
-    """The curve; None when there are too few means, or all have about the same concurrency."""
+def fit(means: Iterable[Mean], full: float) -> Curve | None:
+    """The curve of a replica that may run `full` sequences; None when there are too few means."""
     points = [
         mean for mean in means if mean.tokens >= MIN_TOKENS and mean.replicas and mean.running / mean.replicas >= 0.5
     ]
-    each = [mean.running / mean.replicas for mean in points]
-    if len(points) < MIN_MEANS or max(each) < MIN_SPREAD * min(each):
+    if len(points) < MIN_MEANS:
         return None
+    each = [mean.running / mean.replicas for mean in points]
     steps = [mean.tokens / mean.running for mean in points]
     tokens = [mean.tokens / mean.replicas for mean in points]
     more = [mean.change / mean.replicas for mean in points]
     prompt = max(0.0, _prompt(steps, tokens, more))
     seconds = [1.0 - prompt * rise for rise in more]
-    base, slope = _shares(steps, tokens, seconds)
-    spread = _spread(steps, tokens, seconds)
+    aa, bb, ab = _dot(steps, steps), _dot(tokens, tokens), _dot(steps, tokens)
+    chance = sum(step**2 * mean.chance / mean.running**2 for step, mean in zip(steps, points, strict=True))
+    varied, shown = aa * bb - ab * ab, (aa - chance) * bb - ab * ab
+    if max(each) < MIN_SPREAD * min(each) or shown < MIN_SHOWN * varied or varied <= 1e-12 * aa * bb:
+        return _assumed(steps, each, full)
+    av, bv = _dot(steps, seconds), _dot(tokens, seconds)
+    base, slope = (av * bb - bv * ab) / shown, (bv * (aa - chance) - av * ab) / shown
+    residuals = [value - base * a - slope * b for value, a, b in zip(seconds, steps, tokens, strict=True)]
+    error = _dot(residuals, residuals) / (len(residuals) - 3)
+    spread = error * bb / shown, error * (aa - chance) / shown, -2.0 * error * ab / shown
     if slope <= 0:
         return Curve(len(steps) / sum(steps), 0.0, spread)
     return Curve(base, slope, spread) if base > 0 else Curve(0.0, len(tokens) / sum(tokens), spread)
 
 
-def _spread(steps: list[float], tokens: list[float], seconds: list[float]) -> tuple[float, float, float]:
-    """The variances of base and slope and twice their covariance, from the residuals of the line."""
-    aa, bb, ab = _dot(steps, steps), _dot(tokens, tokens), _dot(steps, tokens)
-    residuals = _residuals(steps, tokens, seconds)
-    whole, error = aa * bb - ab * ab, _dot(residuals, residuals) / (len(residuals) - 3)
-    if whole <= 1e-12 * aa * bb:
-        return 0.0, 0.0, 0.0
-    return error * bb / whole, error * aa / whole, -2.0 * error * ab / whole
+def _assumed(steps: list[float], each: list[float], full: float) -> Curve:
+    """The curve through what was seen, of a replica whose step takes FULL_STEP times as long when it is full."""
+    seen, used = len(steps) / sum(steps), sum(each) / len(each) / full
+    base = seen / (1 + (FULL_STEP - 1) * used)
+    return Curve(base, (FULL_STEP - 1) * base / full, shown=False)
 
 
 def _prompt(steps: list[float], tokens: list[float], more: list[float]) -> float:
@@ -144,6 +161,7 @@ def _mean(start: float, group: list[Sample], following: list[Sample]) -> Mean:
         used += load.kv_pages_used
         tokens += load.tokens or 0.0
         whole = whole and one.serving == one.fresh
+    steps = [b.load.running - a.load.running for a, b in pairwise(group) if a.fresh == b.fresh]
     return Mean(
         start=start,
         replicas=replicas / count,
@@ -153,4 +171,5 @@ def _mean(start: float, group: list[Sample], following: list[Sample]) -> Mean:
         tokens=tokens / count,
         change=(end.load.running - first.load.running) / (end.time - first.time) if comparable else 0.0,
         whole=whole,
+        chance=sum(step * step for step in steps) / (2 * len(steps) * count) if steps else 0.0,
     )
