@@ -243,3 +243,27 @@ async def test_a_more_important_request_of_the_other_gateway_goes_first() -> Non
         assert [await answer for answer in (*high, *low)] == [(200, "")] * 4
         classes = [request.headers["x-class"] for request in engine.requests[1:]]
         assert classes == ["high", "high", "low", "low"]
+
+
+async def test_tenants_take_turns_over_both_gateways() -> None:
+    """The crowd's requests wait in both gateways, the other tenant's in one. Each gets half of what becomes free, not a
+    gateway's part of it."""
+    async with pair(1, gate=asyncio.Semaphore(0)) as (one, two, (engine,)):
+        for fleet in (one, two):
+            fleet.serve((STABLE, 100), pod_limit=1, hold_seconds=60.0, hold_requests=64, tenant_header="x-tenant")
+        first = await stream(one)
+        await until(partial(_all_know, (one, two), [engine], 1))
+
+        async def ask(fleet: Fleet, tenant: str) -> int:
+            body = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1000}
+            return (await fleet.chat(headers={"x-tenant": tenant}, json=body))[0]
+
+        answers = [asyncio.create_task(ask(fleet, "crowd")) for fleet in (one, two) for _ in range(6)]
+        await until(lambda: held(one, two) == [6, 6])
+        answers += [asyncio.create_task(ask(two, "single")) for _ in range(6)]
+        await until(lambda: held(two) == [12] and one.gateway.holding.held_elsewhere(KEY) == 12)
+        first.close()
+        assert [await answer for answer in answers] == [200] * 18
+        tenants = [request.headers["x-tenant"] for request in engine.requests[1:]]
+        assert 5 <= tenants[:12].count("single") <= 6, tenants
+        assert 3 <= tenants[:8].count("single") <= 5, tenants

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_gateway.cluster.state import RateLimit, Service
-from pagefleet_gateway.holding.fair_queue import MAX_COST, QUANTUM, Entry, FairQueue
+from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
 from pagefleet_gateway.limits.buckets import Bucket
 from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
 
@@ -56,19 +56,35 @@ def test_tenants_that_wait_get_equal_work(requests: list[tuple[str, int]]) -> No
         assert entry is not None
         work[entry.tenant] += entry.cost
         left[entry.tenant] -= 1
-        # The bound of deficit round robin: a quantum and the longest request.
-        assert max(work.values()) - min(work.values()) <= QUANTUM + 2 * 4000
+        # The bound of the virtual token counter: the longest request.
+        assert max(work.values()) - min(work.values()) <= 4000
 
 
 def test_a_crowd_of_one_tenant_does_not_hold_up_another() -> None:
     waiting = queue()
     for number in range(100):
         waiting.push(Entry(number, 0, "crowd", 100, 0))
+    for number in range(50):
+        assert (entry := waiting.pop()) is not None and entry.item == number
     waiting.push(Entry(100, 0, "single", 100, 0))
-    order = [entry.item for _ in range(101) if (entry := waiting.pop()) is not None]
-    assert order.index(100) <= QUANTUM // 100 + 1
-    waiting.push(Entry(1, 0, "a", 10**9, 0))
-    assert MAX_COST < 10**9 and waiting.pop() is not None
+    waiting.push(Entry(101, 0, "single", 100, 0))
+    order = [entry.item for _ in range(52) if (entry := waiting.pop()) is not None]
+    # Who comes later is not paid back for the fifty that went before, and waits for none of the fifty that are left.
+    assert order[:4] == [50, 100, 51, 101]
+
+
+def test_who_is_idle_saves_up_no_turns_and_who_returns_has_lost_none() -> None:
+    waiting = queue()
+    for number in range(10):
+        waiting.push(Entry(number, 0, "steady", 100, 0))
+        waiting.push(Entry(number, 0, "greedy", 1000, 0))
+    for _ in range(11):
+        assert waiting.pop() is not None  # one of 1,000 tokens and ten of 100
+    waiting.push(Entry(50, 0, "steady", 100, 0))
+    waiting.push(Entry(51, 0, "steady", 100, 0))
+    first, second = waiting.pop(), waiting.pop()
+    assert first is not None and second is not None
+    assert {first.tenant, second.tenant} == {"steady", "greedy"}, "both have had a thousand tokens"
 
 
 def test_a_removed_entry_is_gone() -> None:

@@ -64,7 +64,12 @@ def test_what_is_malformed_is_left_out(rows: object) -> None:
 
 def test_a_gateway_that_tells_anew_or_ends_is_counted_once_or_not_at_all() -> None:
     elsewhere = Elsewhere()
-    assert elsewhere.replace("one", {"team/chat": [[1, 3, 300, 0], [2, 1, 10, 1]]}) == {KEY}
+    assert elsewhere.replace("one", {"team/chat": [[1, 3, 300, 0], [2, 1, 10, 1, ["a", "b"]]]}) == {
+        KEY: {(2, "a"), (2, "b")}
+    }
+    assert elsewhere.update("three", {"team/chat": [[2, 1, 10, 1, ["b", "c", 7]]]}) == {KEY: {(2, "c")}}
+    assert elsewhere.tenants(KEY, 2) == {"a", "b", "c"} and elsewhere.tenants(KEY, 1) == set()
+    elsewhere.forget("three")
     elsewhere.update("two", {"team/chat": [[0, 2, 20, 2]]})
     assert elsewhere.sums(KEY, 0) == (6, 330, 4) and elsewhere.first(KEY) == 0
     elsewhere.update("two", {"team/chat": []})

@@ -14,8 +14,8 @@ from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.picking.ranking import BY_LOT, BY_PREFIX, shortlist
 from pagefleet_gateway.picking.request_cost import block_hashes
-from pagefleet_gateway.picking.shortlist import BY_LOT, BY_PREFIX, shortlist
 
 TEXT = "".join(f"{number:07} " for number in range(1000))
 BLOCKS = block_hashes(TEXT.encode(), "smol")

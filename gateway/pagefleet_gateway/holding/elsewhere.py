@@ -11,21 +11,27 @@ from dataclasses import dataclass
 from pagefleet_gateway.cluster.state import ServiceKey
 
 MAX_SERVICES, MAX_CLASSES = 20_000, 64  # that one gateway may tell about
+MAX_TENANTS = 64  # of one class that a gateway tells about: those that go first
 MAX_COUNT = 1 << 48
+
+
+Arrived = set[tuple[int, str]]  # classes and tenants
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """The requests of one class that wait in a gateway, and their bytes. `unbound` of them may go to any pod with traffic."""
+    """The requests of one class that wait in a gateway, and their bytes. `unbound` of them may go to any pod with traffic, and
+    `tenants` are whose they are."""
 
     priority: int  # 0 is the most important
     requests: int
     bytes: int
     unbound: int
+    tenants: tuple[str, ...] = ()
 
     @property
-    def row(self) -> list[int]:
-        return [self.priority, self.requests, self.bytes, self.unbound]
+    def row(self) -> list[object]:
+        return [self.priority, self.requests, self.bytes, self.unbound, list(self.tenants)]
 
 
 class Elsewhere:
@@ -34,21 +40,23 @@ class Elsewhere:
     def __init__(self) -> None:
         self._told: dict[str, dict[ServiceKey, tuple[Waiting, ...]]] = {}
 
-    def replace(self, gateway: str, rows: object) -> set[ServiceKey]:
-        """Take over everything that waits in a gateway. Return the services that it told of."""
+    def replace(self, gateway: str, rows: object) -> dict[ServiceKey, Arrived]:
+        """Take over everything that waits in a gateway. Return the services that it told of, as `update` does."""
         self.forget(gateway)
         return self.update(gateway, rows)
 
-    def update(self, gateway: str, rows: object) -> set[ServiceKey]:
-        """Take over what has changed in a gateway. Return the services that it told of."""
+    def update(self, gateway: str, rows: object) -> dict[ServiceKey, Arrived]:
+        """Take over what has changed in a gateway. Return the services that it told of, with the tenants of which nothing waited
+        elsewhere before."""
         told = self._told.setdefault(gateway, {})
-        changed = set()
+        changed: dict[ServiceKey, Arrived] = {}
         for name, classes in rows.items() if isinstance(rows, Mapping) else ():
             namespace, _, service = name.partition("/") if isinstance(name, str) else ("", "", "")
             if not service or not isinstance(classes, list) or len(classes) > MAX_CLASSES:
                 continue
             key, waiting = (namespace, service), tuple(one for row in classes if (one := _read(row)) is not None)
-            changed.add(key)
+            before = {(one.priority, tenant) for _, one in self.of(key) for tenant in one.tenants}
+            changed[key] = {(one.priority, tenant) for one in waiting for tenant in one.tenants} - before
             told.pop(key, None)
             if waiting and len(told) < MAX_SERVICES:
                 told[key] = waiting
@@ -79,6 +87,14 @@ class Elsewhere:
         found = [waiting for _, waiting in self.of(key) if waiting.priority == priority]
         return sum(waiting.requests for waiting in found), sum(waiting.bytes for waiting in found)
 
+    def tenants(self, key: ServiceKey, priority: int) -> set[str]:
+        """Return the tenants of a class of which a request waits elsewhere for any pod."""
+        return {tenant for _, waiting in self.of(key) if waiting.priority == priority for tenant in waiting.tenants}
+
+    def waits(self, key: ServiceKey) -> bool:
+        """Return whether any request for a service waits elsewhere."""
+        return any(key in told for told in self._told.values())
+
 
 def surplus(own: str, key: ServiceKey, mine: tuple[Waiting, ...], elsewhere: Elsewhere, bound: int) -> tuple[int, int]:
     """Return the class of which this gateway gives requests up, and how many, so that at most `bound` wait in all gateways.
@@ -99,8 +115,10 @@ def surplus(own: str, key: ServiceKey, mine: tuple[Waiting, ...], elsewhere: Els
 
 
 def _read(row: object) -> Waiting | None:
-    if not isinstance(row, list) or len(row) != 4:
+    """Read a row. A gateway of an older version tells no tenants."""
+    if not isinstance(row, list) or len(row) not in (4, 5):
         return None
-    if not all(type(value) is int and 0 <= value <= MAX_COUNT for value in row) or not row[1]:
+    if not all(type(value) is int and 0 <= value <= MAX_COUNT for value in row[:4]) or not row[1]:
         return None
-    return Waiting(*row)
+    tenants = row[4][:MAX_TENANTS] if len(row) > 4 and isinstance(row[4], list) else ()
+    return Waiting(row[0], row[1], row[2], row[3], tuple(one for one in tenants if isinstance(one, str)))

@@ -1,19 +1,17 @@
-"""The order of held requests: strict priority between classes, deficit round robin between tenants. Pure.
+"""The order of held requests: strict priority between classes, and within one the tenant that has had the fewest tokens. Pure.
 
-Source: Shreedhar and Varghese, "Efficient Fair Queueing Using Deficit Round Robin", SIGCOMM 1995, with tokens as the
-cost. A tenant with many or with long requests takes its share of the work, and no more while others wait.
+A tenant with many or with long requests takes its share of the work, and no more while others wait (shares.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-QUANTUM = 512  # tokens a tenant may send in a round
-MAX_COST = 32 * QUANTUM  # a longer request counts as this much, because a round must end
+from pagefleet_gateway.holding.shares import Shares
 
 T = TypeVar("T")
 
@@ -32,21 +30,22 @@ class Entry(Generic[T]):
 
 @dataclass
 class _Class(Generic[T]):
-    """The tenants of one priority; the first of them has the turn."""
+    """The tenants of one priority. Of those with equally few tokens the first has the turn."""
 
     entries: int = 0
     bytes: int = 0
     tenants: OrderedDict[str, deque[Entry[T]]] = field(default_factory=OrderedDict)
-    deficits: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Others:
-    """What waits for the same service in other gateways, and how many of it are of lower classes than the new entry."""
+    """What waits for the same service in other gateways, how many of it are of lower classes than the new entry, and the
+    tenants that wait there in its own class."""
 
     entries: int = 0
     bytes: int = 0
     lower_entries: int = 0
+    tenants: Collection[str] = ()
 
 
 NO_OTHERS = Others()
@@ -55,7 +54,8 @@ NO_OTHERS = Others()
 class FairQueue(Generic[T]):
     """Bounded by entries and bytes. A full queue gives up its last entry of a lower class for one of a higher class."""
 
-    def __init__(self, max_entries: int, max_bytes: int) -> None:
+    def __init__(self, max_entries: int, max_bytes: int, shares: Shares | None = None) -> None:
+        self._shares = shares or Shares()
         self.max_entries, self._max_bytes = max_entries, max_bytes
         self._classes: dict[int, _Class[T]] = {}
         self._count = self.bytes = 0
@@ -73,6 +73,11 @@ class FairQueue(Generic[T]):
         """Return the entries of a priority, and their bytes."""
         group = self._classes.get(priority)
         return (0, 0) if group is None else (group.entries, group.bytes)
+
+    def tenants(self, priority: int) -> Collection[str]:
+        """Return the tenants of which an entry of a priority waits."""
+        group = self._classes.get(priority)
+        return () if group is None else group.tenants
 
     @property
     def first_priority(self) -> int | None:
@@ -101,6 +106,7 @@ class FairQueue(Generic[T]):
         for other in displaced:
             self.remove(other)
         group = self._classes.setdefault(entry.priority, _Class())
+        self._shares.arrive(entry.priority, entry.tenant, {*group.tenants, *others.tenants})
         group.tenants.setdefault(entry.tenant, deque()).append(entry)
         self._count, self.bytes = self._count + 1, self.bytes + entry.size
         group.entries, group.bytes = group.entries + 1, group.bytes + entry.size
@@ -129,7 +135,7 @@ class FairQueue(Generic[T]):
                 if (head := next((entry for entry in entries if entry.lane not in blocked), None)) is not None
             }
             if heads:
-                return _turn(group, heads)
+                return heads[min(heads, key=lambda tenant: self._shares.of(priority, tenant))]
         return None
 
     def pop(self) -> Entry[T] | None:
@@ -144,10 +150,8 @@ class FairQueue(Generic[T]):
         group = self._classes.get(entry.priority)
         if group is None or entry not in group.tenants.get(entry.tenant, ()):
             return
-        group.deficits[entry.tenant] = group.deficits.get(entry.tenant, 0) - _cost(entry)
-        following = next((other for other in group.tenants[entry.tenant] if other is not entry), None)
-        if following is not None and group.deficits[entry.tenant] < _cost(following):
-            group.tenants.move_to_end(entry.tenant)
+        self._shares.charge(entry.priority, entry.tenant, max(entry.cost, 1))
+        group.tenants.move_to_end(entry.tenant)
         self.remove(entry)
 
     def remove(self, entry: Entry[T]) -> None:
@@ -162,24 +166,6 @@ class FairQueue(Generic[T]):
         if not self._lanes[entry.lane]:
             del self._lanes[entry.lane]
         if not group.tenants[entry.tenant]:
-            # An idle tenant saves up no deficit.
             del group.tenants[entry.tenant]
-            group.deficits.pop(entry.tenant, None)
         if not group.tenants:
             del self._classes[entry.priority]
-
-
-def _turn(group: _Class[T], heads: Mapping[str, Entry[T]]) -> Entry[T]:
-    """Return the head whose tenant has the turn. A tenant without a head keeps its place and saves up nothing."""
-    while True:
-        for tenant in [tenant for tenant in group.tenants if tenant in heads]:
-            head = heads[tenant]
-            if group.deficits.get(tenant, 0) < _cost(head):
-                group.deficits[tenant] = group.deficits.get(tenant, 0) + QUANTUM
-            if group.deficits[tenant] >= _cost(head):
-                return head
-            group.tenants.move_to_end(tenant)
-
-
-def _cost(entry: Entry[T]) -> int:
-    return min(max(entry.cost, 1), MAX_COST)

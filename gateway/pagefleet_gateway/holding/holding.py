@@ -3,21 +3,22 @@
 A service's requests are held while it has no ready pod (it scales from zero) or every pod is at its limit. They are bounded
 in number, bytes and time, per service and altogether. Changes of the pods and ends of requests release the next ones.
 A request that may go to some pods only (a subset, the canary) waits in a lane of its own: it blocks nobody else.
-Gateways tell each other what waits in them (elsewhere.py): the bounds of a service hold for all of them together, and a more
-important request of another gateway goes first.
+Gateways tell each other what waits in them and whose requests they let go (turns.py): the bounds of a service hold for
+all of them together, and a more important request of another gateway, or one of a tenant that has had less, goes first.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pagefleet_contract.traffic import MAX_HELD_BYTES, MAX_HELD_REQUESTS
 from pagefleet_gateway.cluster.state import Service, ServiceKey
-from pagefleet_gateway.holding.elsewhere import Elsewhere, Waiting, surplus
-from pagefleet_gateway.holding.fair_queue import Entry, FairQueue, Others
+from pagefleet_gateway.holding.elsewhere import Waiting, surplus
+from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
+from pagefleet_gateway.holding.shares import tenant_of
+from pagefleet_gateway.holding.turns import Turns
 from pagefleet_gateway.picking import refusals
 from pagefleet_gateway.picking.picker import Admitted, Lane, Pick, Picker, Request
 from pagefleet_gateway.picking.refusals import NO_POD_IN_SUBSET, NO_READY_POD, OVERLOADED
@@ -25,6 +26,7 @@ from pagefleet_gateway.picking.routing import Refusal
 
 Decision = Pick | Refusal
 ANY_POD: Lane = (None, False)  # the lane of requests that any pod with traffic may answer
+FAIRNESS_ID = "x-gateway-inference-fairness-id"  # clients of our own Envoy cannot set it
 YIELD_SECONDS = 0.1  # for a more important request of another gateway: five messages between gateways
 
 
@@ -66,7 +68,7 @@ class Holding:
         self._woken: set[ServiceKey] = set()  # services without pods whose wake-up was sent
         self._closed = False
         self._name = name
-        self._elsewhere = Elsewhere()
+        self.turns = Turns(lambda key, priority: self._queues[key].tenants(priority) if key in self._queues else ())
         self._changed: set[ServiceKey] = set()  # services whose queue has changed since `take_changed`
         self._yielding: dict[ServiceKey, float] = {}  # until when the service's requests let another gateway's go first
         picker.held_class = self._held_class
@@ -74,14 +76,14 @@ class Holding:
     def _held_class(self, key: ServiceKey) -> int | None:
         """Return the most important class of a service of which a request waits in any gateway."""
         queue = self._queues.get(key)
-        classes = (None if queue is None else queue.first_priority, self._elsewhere.first(key))
+        classes = (None if queue is None else queue.first_priority, self.turns.elsewhere.first(key))
         return min((one for one in classes if one is not None), default=None)
 
-    def rows(self) -> Mapping[str, list[list[int]]]:
+    def rows(self) -> Mapping[str, list[list[object]]]:
         """Return what waits here, for another gateway: by `namespace/name` a row for each class."""
         return {"/".join(key): [waiting.row for waiting in self._waiting(key)] for key in self._queues}
 
-    def take_changed(self) -> Mapping[str, list[list[int]]]:
+    def take_changed(self) -> Mapping[str, list[list[object]]]:
         """Return the rows of the services that have changed since the last call."""
         changed, self._changed = self._changed, set()
         return {"/".join(key): [waiting.row for waiting in self._waiting(key)] for key in changed}
@@ -92,36 +94,42 @@ class Holding:
         for entry in self._queues.get(key, ()):
             classes.setdefault(entry.priority, []).append(entry)
         return tuple(
-            Waiting(priority, len(some), sum(one.size for one in some), sum(one.lane == ANY_POD for one in some))
+            Waiting(
+                priority,
+                len(some),
+                sum(one.size for one in some),
+                sum(one.lane == ANY_POD for one in some),
+                self.turns.first(key, priority, {one.tenant for one in some if one.lane == ANY_POD}),
+            )
             for priority, some in classes.items()
         )
 
-    def hear(self, gateway: str, rows: object, *, whole: bool) -> None:
-        """Take over what waits in another gateway. Where its more important requests need the room, give up some of ours."""
-        changed = self._elsewhere.replace(gateway, rows) if whole else self._elsewhere.update(gateway, rows)
-        for key in changed & self._queues.keys():
-            self._give_up(key)
+    def hear(self, gateway: str, rows: object, served: object = None, *, whole: bool) -> None:
+        """Take over what waits in another gateway, and what tenants got there. Where its more important requests need the
+        room, give up some of ours."""
+        for key in self.turns.hear(gateway, rows, served, whole=whole):
+            self._forget_empty(key)
+            if key in self._queues:
+                self._give_up(key)
 
     def forget(self, gateway: str) -> None:
         """Forget what waits in a gateway that is gone or silent."""
-        self._elsewhere.forget(gateway)
+        for key in self.turns.forget(gateway):
+            self._forget_empty(key)
 
     def _give_up(self, key: ServiceKey) -> None:
         queue = self._queues[key]
-        priority, count = surplus(self._name, key, self._waiting(key), self._elsewhere, queue.max_entries)
+        priority, count = surplus(self._name, key, self._waiting(key), self.turns.elsewhere, queue.max_entries)
         for entry in queue.last(priority, count):
             _refuse(entry, refusals.displaced(entry.item.admitted.service))
 
-    def _others(self, key: ServiceKey, priority: int) -> Others:
-        """Return what waits elsewhere for a service, for a new request of a class."""
-        return Others(*self._elsewhere.sums(key, priority))
-
-    def _yields(self, key: ServiceKey, lane: Lane, priority: int) -> bool:
-        """Return whether a request lets a more important one of another gateway go first. It does so for YIELD_SECONDS only:
-        the other gateway may not reach the pod that is free.
+    def _yields(self, admitted: Admitted, lane: Lane, priority: int, tenant: str) -> bool:
+        """Return whether a request lets one of another gateway go first: a more important one, or one of its class whose tenant
+        has had less. It does so for YIELD_SECONDS from when a pod is free: the other gateway may not reach that pod.
         """
-        first = self._elsewhere.first(key) if lane == ANY_POD else None
-        if first is None or first >= priority:
+        key = admitted.service.key
+        later = lane == ANY_POD and self.turns.goes_later(key, priority, tenant)
+        if not later or not self._picker.has_room(admitted):
             self._yielding.pop(key, None)
             return False
         now = self._clock()
@@ -132,11 +140,6 @@ class Holding:
             return True
         return now < until
 
-    def _end_yielding(self, key: ServiceKey) -> None:
-        """Let the next free pod be another gateway's again: ours had their turn, and there is no free pod any more."""
-        if self._yielding.get(key, math.inf) <= self._clock():
-            del self._yielding[key]
-
     def held(self, key: ServiceKey) -> int:
         """Return the number of requests that wait. It is at least 1 for a service without pods since its fallback had to
         take a request.
@@ -145,7 +148,7 @@ class Holding:
 
     def held_elsewhere(self, key: ServiceKey) -> int:
         """Return the number of a service's requests that wait in other gateways, as far as these have told of them."""
-        return self._elsewhere.sums(key, 0)[0]
+        return self.turns.elsewhere.sums(key, 0)[0]
 
     def held_by_service(self) -> dict[ServiceKey, int]:
         """Return `held` of every service for which it is not 0."""
@@ -163,19 +166,21 @@ class Holding:
         self._on_arrival(admitted)
         # A new request must not overtake those that wait for the same pods.
         service, lane = admitted.service, self._picker.lane(admitted)
+        priority, tenant = service.priority(request.headers), _tenant(admitted)
         queue = self._queues.get(service.key)
         waits = queue is not None and queue.has_lane(lane)
-        priority = service.priority(request.headers)
         if service.hold_seconds_of(priority) > 0 and not waits:
-            waits = self._yields(service.key, lane, priority)
+            self.turns.arrive(service.key, priority, tenant)
+            waits = self._yields(admitted, lane, priority, tenant)
         if self._closed or not waits:
             decision = self._picker.choose(admitted, now)
             if not self._may_wait(admitted, decision):
                 if _needs_pod(decision):
                     self._wake(admitted)
+                if isinstance(decision, Pick):
+                    self.turns.charge(service.key, priority, tenant, admitted.cost.tokens)
                 return decision
-            self._end_yielding(service.key)
-        return self._hold(admitted)
+        return self._hold(admitted, lane, priority, tenant)
 
     def release(self) -> None:
         """Let go what can go now. Call it after every change of the pods and every request's end."""
@@ -185,12 +190,11 @@ class Holding:
             while (entry := queue.peek(blocked)) is not None:
                 held = entry.item
                 if not held.decision.done():
-                    if self._yields(key, held.lane, entry.priority):
+                    if self._yields(held.admitted, held.lane, entry.priority, entry.tenant):
                         blocked.add(held.lane)
                         continue
                     decision = self._picker.choose(held.admitted, self._clock())
                     if self._may_wait(held.admitted, decision):
-                        self._end_yielding(key)
                         blocked.add(held.lane)
                         continue
                     held.decision.set_result(decision)
@@ -217,26 +221,25 @@ class Holding:
         bounds = service.bounds_of(priority)
         (here, bytes_here), (there, bytes_there) = (
             queue.of_class(priority),
-            self._elsewhere.of_class(service.key, priority),
+            self.turns.elsewhere.of_class(service.key, priority),
         )
         return 0 < bounds.requests <= here + there or 0 < bounds.bytes < bytes_here + bytes_there + size
 
-    def _hold(self, admitted: Admitted) -> Decision | asyncio.Future[Decision]:
+    def _hold(self, admitted: Admitted, lane: Lane, priority: int, tenant: str) -> Decision | asyncio.Future[Decision]:
         service, size = admitted.service, len(admitted.request.body)
         entries = sum(len(queue) for queue in self._queues.values())
         stored = sum(queue.bytes for queue in self._queues.values())
         if entries >= self._bounds.entries or stored + size > self._bounds.bytes:
             return refusals.all_queues_full(service, self._bounds.entries, self._bounds.bytes)
-        queue = self._queues.setdefault(service.key, FairQueue(service.hold_requests, service.hold_bytes))
+        fair = FairQueue[HeldRequest](service.hold_requests, service.hold_bytes, self.turns.shares(service.key))
+        queue = self._queues.setdefault(service.key, fair)
         loop = asyncio.get_running_loop()
-        held = HeldRequest(admitted, self._picker.lane(admitted), loop.create_future())
-        tenant = admitted.request.headers.get(service.tenant_header, "") if service.tenant_header else ""
-        priority = service.priority(admitted.request.headers)
+        held = HeldRequest(admitted, lane, loop.create_future())
         if self._is_class_full(queue, service, priority, size):
             self._forget_empty(service.key)
             return refusals.class_queue_full(service, priority)
         entry = Entry(held, priority, tenant, admitted.cost.tokens, size, held.lane)
-        displaced = queue.push(entry, self._others(service.key, priority))
+        displaced = queue.push(entry, self.turns.others(service.key, priority))
         if displaced is None:
             self._forget_empty(service.key)
             return refusals.queue_full(service)
@@ -269,6 +272,15 @@ class Holding:
     def _forget_empty(self, key: ServiceKey) -> None:
         if not self._queues.get(key, True):
             del self._queues[key]
+        if key not in self._queues:
+            self.turns.forget_idle(key)
+
+
+def _tenant(admitted: Admitted) -> str:
+    """Return whose a request is: the value of the service's header, else of the header that a gateway in front sets (the
+    inference extension's flow control), else the client's API key."""
+    headers, header = admitted.request.headers, admitted.service.tenant_header
+    return tenant_of(headers.get(header, "") if header else headers.get(FAIRNESS_ID) or admitted.api_key)
 
 
 def _needs_pod(decision: Decision) -> bool:

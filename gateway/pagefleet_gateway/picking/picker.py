@@ -24,10 +24,10 @@ from pagefleet_gateway.picking.expected import LoadsAtPick
 from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
 from pagefleet_gateway.picking.peaks import saturated
 from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.picking.ranking import Ranking
 from pagefleet_gateway.picking.request_cost import RequestCost, block_tokens, request_cost
 from pagefleet_gateway.picking.routing import Refusal, route
-from pagefleet_gateway.picking.score import PodLoad, candidates, rank
-from pagefleet_gateway.picking.shortlist import shortlist
+from pagefleet_gateway.picking.score import candidates
 from pagefleet_gateway.picking.split import Splits, Weights, canary_forced
 
 LOG_LINE_SECONDS = 60  # after a request's time limit, for its log line to arrive
@@ -97,6 +97,7 @@ class Picker:
         self._loads = LoadsAtPick(state, self._readings, ledger.expected_times, ledger.load_on)
         self.splits = Splits(rng)
         self.prefixes = Prefixes()
+        self._ranking = Ranking(ledger, self._readings, self.prefixes, rng)
         self.limits = RateLimits()
         self.charges = Charges(self.limits)
         # The key that a pod's engine demands: "" for none, None when it is not known.
@@ -173,6 +174,14 @@ class Picker:
         request = admitted.request
         service = self._state.snapshot.services.get(admitted.service.key, admitted.service)
         return (request.subset, canary_forced(service, request.headers))
+
+    def has_room(self, admitted: Admitted) -> bool:
+        """Return whether a pod with traffic may get one more request of any kind."""
+        service = self._state.snapshot.services.get(admitted.service.key, admitted.service)
+        pods = self._state.snapshot.pods.get(service.key, {})
+        return any(
+            weight > 0 and self._ranking.below_limit(service, pods.get(name, ())) for name, weight in service.weights
+        )
 
     def has_pods(self, key: ServiceKey) -> bool:
         return any(self._state.snapshot.pods.get(key, {}).values())
@@ -274,25 +283,27 @@ class Picker:
             return refusals.unready(service)
         targets = [service.canary] if forced else [name for name, _ in live]
         # One question for all revisions, before the draw: a full revision must not lose its share to another.
-        if service.pod_limit and not any(self._below_limit(service, pods[name]) for name in targets):
+        if service.pod_limit and not any(self._ranking.below_limit(service, pods[name]) for name in targets):
             return refusals.overloaded(service)
         revision = self.splits.choose(service, live, headers, canary_live)
         if not forced and self._tried_enough(service, revision, pods):
             revision = max(live, key=lambda entry: (entry[0] != revision, entry[1]))[0]
         attempts = 1 + (service.retries if self._ledger.retries.allows(service.key) else 0)
-        some = shortlist(pods[revision], self.prefixes, cost.blocks, self._rng)
+        some = self._ranking.shortlist(pods[revision], cost)
         if all(self._ledger.ejected(pod, now) for pod in some):
             some = pods[revision]
-        free = self._below_limit(service, some) or self._below_limit(service, pods[revision])
-        own = self._rank(free, cost, attempts, now)
+        free = self._ranking.below_limit(service, some) or self._ranking.below_limit(service, pods[revision])
+        own = self._ranking.best(free, cost, attempts, now)
         if len(own) < attempts and len(free) < len(pods[revision]):
-            own += self._rank([pod for pod in pods[revision] if pod not in free], cost, attempts - len(own), now)
+            own += self._ranking.best(
+                [pod for pod in pods[revision] if pod not in free], cost, attempts - len(own), now
+            )
         spare: list[Pod] = []
         if len(own) < attempts:
             # All attempts carry one key.
             secret = own[0].key_secret
             rest = [pod for name, _ in live if name != revision for pod in pods[name] if pod.key_secret == secret]
-            spare = self._rank(rest, cost, attempts - len(own), now)
+            spare = self._ranking.best(rest, cost, attempts - len(own), now)
         chosen = candidates(own, spare, attempts)
         mirror = self._mirror(service, revision, pods, cost, now)
         if mirror is not None and mirror.key_secret != chosen[0].key_secret:
@@ -319,15 +330,10 @@ class Picker:
         A pod at its limit gets none: a copy never waits.
         """
         mirrored, percent = service.mirror
-        own = self._below_limit(service, pods.get(mirrored, ()))
+        own = self._ranking.below_limit(service, pods.get(mirrored, ()))
         if not own or mirrored == revision or self._rng.random() * 100 >= percent:
             return None
-        return self._rank(own, cost, 1, now)[0]
-
-    def _below_limit(self, service: Service, pods: Sequence[Pod]) -> Sequence[Pod]:
-        """Return the pods that may get one more request, those of all gateways counted."""
-        limit = service.pod_limit
-        return [pod for pod in pods if self._ledger.known_in_flight(pod) < limit] if limit else pods
+        return self._ranking.best(own, cost, 1, now)[0]
 
     def _tried_enough(self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]]) -> bool:
         """Whether the revision is a canary that has not answered yet, and as many requests wait for it as may."""
@@ -335,21 +341,3 @@ class Picker:
         if not trials.tries(service, revision):
             return False
         return sum(self._ledger.in_flight(pod) for pod in pods[revision]) >= trials.requests
-
-    def _rank(self, pods: Sequence[Pod], cost: RequestCost, count: int, now: float) -> list[Pod]:
-        return rank(pods, lambda pod: self._load(pod, cost, now), cost.prompt_tokens, cost.tokens, count, self._rng)
-
-    def _load(self, pod: Pod, cost: RequestCost, now: float) -> PodLoad:
-        reading = self._readings.of(pod, now)
-        own, others = self._ledger.own_counts(pod), self._ledger.others.counts(pod.uid)
-        return PodLoad(
-            in_flight_tokens=own.tokens + others.tokens,
-            backlog_tokens=self._ledger.backlogs.tokens(pod, now),
-            in_flight_requests=own.requests + others.requests,
-            foreign_requests=reading.foreign,
-            waiting_requests=reading.waiting,
-            kv_usage=reading.kv_usage,
-            matched_tokens=block_tokens(self.prefixes.matched(pod.cache, cost.blocks)),
-            has_adapter=cost.model in reading.adapters,
-            ejected=self._ledger.ejected(pod, now),
-        )

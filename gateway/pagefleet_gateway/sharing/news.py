@@ -1,7 +1,7 @@
 """What one gateway pod tells the others, and what it takes over from them. No I/O; the time is an argument.
 
 `pods` of a message has the rows of in_flight.py by the pods' uids, `ejections` those of outliers.py, `held` those of
-holding.py by services, and `prefixes` has block hashes by the pods' caches. `whole` states whether `pods` and `held` are all. Total:
+holding.py by services, `served` has the tokens of shares.py by services, and `prefixes` has block hashes by the pods' caches. `whole` states whether `pods` and `held` are all. Total:
 what is malformed is left out.
 """
 
@@ -23,11 +23,12 @@ class News:
     pods: dict[str, list[int]] = field(default_factory=dict)
     prefixes: dict[str, bytes] = field(default_factory=dict)
     ejections: dict[str, list[int]] = field(default_factory=dict)
-    held: dict[str, list[list[int]]] = field(default_factory=dict)
+    held: dict[str, list[list[object]]] = field(default_factory=dict)
+    served: dict[str, dict[str, int]] = field(default_factory=dict)
     whole: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.pods or self.prefixes or self.ejections or self.held)
+        return bool(self.pods or self.prefixes or self.ejections or self.held or self.served)
 
     def message(self) -> dict[str, object]:
         """Return what is sent."""
@@ -37,6 +38,10 @@ class News:
         """Add what has changed since. Of prefixes there are MAX_NEWS at most."""
         self.pods.update(news.pods)
         self.held.update(news.held)
+        for service, served in news.served.items():
+            known = self.served.setdefault(service, {})
+            for name, tokens in served.items():
+                known[name] = known.get(name, 0) + tokens
         for uid, row in news.ejections.items():
             self.ejections[uid] = merged(self.ejections.get(uid), row)
         if sum(map(len, self.prefixes.values())) < MAX_NEWS * HASH_BYTES:
@@ -55,13 +60,15 @@ class Newsroom:
         """Return what another gateway hears first."""
         ejections = dict(self._ledger.outliers.rows(now))
         rows, held = dict(self._ledger.rows()), dict(self._holding.rows() if self._holding else {})
-        return News(rows, dict(self._prefixes.latest()), ejections, held, whole=True)
+        served = self._holding.turns.served() if self._holding else {}
+        return News(rows, dict(self._prefixes.latest()), ejections, held, served, whole=True)
 
     def changes(self, now: float) -> News:
         """Return what has changed since the last call."""
         ejections = dict(self._ledger.outliers.take_changed(now))
         rows, held = dict(self._ledger.take_changed()), dict(self._holding.take_changed() if self._holding else {})
-        return News(rows, dict(self._prefixes.take_news()), ejections, held)
+        served = self._holding.turns.take_served() if self._holding else {}
+        return News(rows, dict(self._prefixes.take_news()), ejections, held, served)
 
     def take_over(self, gateway: str, message: Mapping[str, object], now: float) -> None:
         """Take over what another gateway tells."""
@@ -72,7 +79,7 @@ class Newsroom:
             self._ledger.hear(gateway, message.get("pods"), now)
         self._ledger.outliers.hear(message.get("ejections"), now)
         if self._holding is not None:
-            self._holding.hear(gateway, message.get("held"), whole=whole)
+            self._holding.hear(gateway, message.get("held"), message.get("served"), whole=whole)
         prefixes = message.get("prefixes")
         for cache, hashes in prefixes.items() if isinstance(prefixes, Mapping) else ():
             if isinstance(cache, str) and isinstance(hashes, bytes):

@@ -43,7 +43,10 @@ QUEUE = record(
         "maxBytes": integer(
             "Most bytes of waiting requests, in all gateway pods.", 1024, MAX_HELD_BYTES, default=DEFAULT_HELD_BYTES
         ),
-        "tenantHeader": _header("Whose value is a tenant: waiting requests are let go fairly between tenants."),
+        "tenantHeader": _header(
+            "Whose value is a tenant: waiting requests are let go fairly between tenants, in all gateway pods. When omitted:"
+            " each API key is one."
+        ),
     },
 )
 

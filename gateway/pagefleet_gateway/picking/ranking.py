@@ -1,0 +1,65 @@
+"""The pods that are scored for one request, and their order, best first. No I/O; the time is an argument.
+
+Where a revision has many pods, some are scored: scoring takes microseconds for each pod, and a pick must not take milliseconds with a thousand. Some pods by lot find one that is
+about as idle as the idlest (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 2001: the benefit
+of each further choice falls fast), and those with the longest cached part of the prompt find its prefix.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from pagefleet_gateway.cluster.readings import Readings
+from pagefleet_gateway.cluster.state import Pod, Service
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.picking.request_cost import RequestCost, block_tokens
+from pagefleet_gateway.picking.score import PodLoad, rank
+
+BY_LOT, BY_PREFIX = 12, 4
+
+
+def shortlist(pods: Sequence[Pod], prefixes: Prefixes, blocks: Sequence[bytes], rng: random.Random) -> Sequence[Pod]:
+    """Return the pods to score: all of a few, else BY_LOT of them by lot and BY_PREFIX with the longest cached prefix."""
+    if len(pods) <= 2 * (BY_LOT + BY_PREFIX):
+        return pods
+    cached = prefixes.longest(pods, blocks, BY_PREFIX)
+    if len(cached) > BY_PREFIX:
+        cached = rng.sample(cached, BY_PREFIX)
+    return list({pod.uid: pod for pod in (*cached, *rng.sample(pods, BY_LOT))}.values())
+
+
+class Ranking:
+    """Orders pods by what the ledger, the engines' readings and the prefixes show of them."""
+
+    def __init__(self, ledger: Ledger, readings: Readings, prefixes: Prefixes, rng: random.Random) -> None:
+        self._ledger, self._readings, self._prefixes, self._rng = ledger, readings, prefixes, rng
+
+    def shortlist(self, pods: Sequence[Pod], cost: RequestCost) -> Sequence[Pod]:
+        """Return the pods to score for a request."""
+        return shortlist(pods, self._prefixes, cost.blocks, self._rng)
+
+    def below_limit(self, service: Service, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """Return the pods that may get one more request, those of all gateways counted."""
+        limit = service.pod_limit
+        return [pod for pod in pods if self._ledger.known_in_flight(pod) < limit] if limit else pods
+
+    def best(self, pods: Sequence[Pod], cost: RequestCost, count: int, now: float) -> list[Pod]:
+        """Return up to `count` of the pods, best first."""
+        return rank(pods, lambda pod: self._load(pod, cost, now), cost.prompt_tokens, cost.tokens, count, self._rng)
+
+    def _load(self, pod: Pod, cost: RequestCost, now: float) -> PodLoad:
+        reading = self._readings.of(pod, now)
+        own, others = self._ledger.own_counts(pod), self._ledger.others.counts(pod.uid)
+        return PodLoad(
+            in_flight_tokens=own.tokens + others.tokens,
+            backlog_tokens=self._ledger.backlogs.tokens(pod, now),
+            in_flight_requests=own.requests + others.requests,
+            foreign_requests=reading.foreign,
+            waiting_requests=reading.waiting,
+            kv_usage=reading.kv_usage,
+            matched_tokens=block_tokens(self._prefixes.matched(pod.cache, cost.blocks)),
+            has_adapter=cost.model in reading.adapters,
+            ejected=self._ledger.ejected(pod, now),
+        )
