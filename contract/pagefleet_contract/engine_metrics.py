@@ -114,12 +114,19 @@ OURS = EngineMetrics(
 )
 
 
+# Which values of a request's `priority` an engine serves first.
+HIGHER_FIRST, LOWER_FIRST = "higher", "lower"
+
+
 @dataclass(frozen=True)
 class Engine:
-    """Where a pod's engine listens, and what its metrics are called; None: it reports nothing."""
+    """Where a pod's engine listens, and what its metrics are called; None: it reports nothing. `priority` is HIGHER_FIRST or
+    LOWER_FIRST; "": the engine takes no priority in a request.
+    """
 
     port: int = ENGINE_PORT
     metrics: EngineMetrics | None = OURS
+    priority: str = ""
 
 
 def selector(text: str) -> Selector:
@@ -148,6 +155,8 @@ def annotation(engine: Engine) -> str:
     document: dict[str, Any] = {"port": engine.port}
     if engine.metrics is not None:
         document["metrics"] = {name: value for name, value in asdict(engine.metrics).items() if value}
+    if engine.priority:
+        document["priority"] = engine.priority
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
@@ -161,11 +170,13 @@ def engine_from(annotation: str) -> Engine:
         return Engine(metrics=None)
     if type(port) is not int or not 0 < port < 65536:
         return Engine(metrics=None)
+    priority = document.get("priority")
+    first = priority if priority in (HIGHER_FIRST, LOWER_FIRST) else ""
     try:
         named = document.get("metrics")
-        return Engine(port, metrics_from(named) if named else None)
+        return Engine(port, metrics_from(named) if named else None, first)
     except (ValueError, TypeError, AttributeError):
-        return Engine(port, None)
+        return Engine(port, None, first)
 
 
 def engine_of(pod: Mapping[str, Any]) -> Engine:

@@ -1,7 +1,7 @@
 """`spec.traffic.peak.maxOutputTokens` through a real Envoy.
 
 Protects that the engine gets the lowered limit in a whole body, also at a retry and in a mirrored copy; that a request which had
-to wait is capped; and that the cap comes and goes with a write to the service.
+to wait is capped; that the cap comes and goes with a write to the service; and that the engine gets its class's priority beside it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 
 from support.gateway.fleet import CANARY, STABLE, Engine, Fleet, running, until
+
+from pagefleet_gateway.cluster.engines import own_engine
 
 PATH = "/team/chat/v1/chat/completions"
 LONG = {"model": "smol", "max_tokens": 9000, "messages": [{"role": "user", "content": 'say "max_tokens": 9000, and é'}]}
@@ -44,6 +47,28 @@ async def test_an_answer_is_capped_while_requests_wait_in_every_engine_and_the_c
         await fleet.chat(json=LONG)
         assert await bodies(engine) == [LONG, CAPPED, LONG | {"max_tokens": 7}, LONG]
         assert not any(name.startswith("x-pagefleet-body") for request in engine.requests for name in request.headers)
+
+
+async def test_the_engine_gets_the_priority_of_the_class_beside_the_cap() -> None:
+    async with running() as fleet:
+        engine = await fleet.engine(STABLE)
+        pod = replace(engine.pod(), engine=own_engine(["serve"]))
+        classes = ((("x-class", "people"),), (("x-class", "jobs"),))
+        fleet.state.replace_pods([pod])
+        await until(lambda: pod in fleet.serving())
+        fleet.serve((STABLE, 100), peak_output_tokens=64, priorities=classes)
+        for name in ("people", "jobs", "nobody"):
+            await fleet.chat(json=LONG, headers={"x-class": name})
+        await busy(fleet, engine)
+        await fleet.chat(json=LONG | {"priority": 1000}, headers={"x-class": "people"})
+        await fleet.chat(json=LONG | {"priority": 1000}, headers={"x-class": "nobody"})
+        assert await bodies(engine) == [
+            LONG | {"priority": 2},
+            LONG | {"priority": 1},
+            LONG,
+            CAPPED | {"priority": 2},
+            CAPPED | {"priority": 0},
+        ]
 
 
 def large(number: int, limit: int = 9000) -> dict[str, object]:

@@ -1,4 +1,5 @@
-"""Protects that a cap of new tokens changes nothing of a request's body but its limits, whatever the body holds: also where a prompt
+"""Protects that a cap of new tokens changes nothing of a request's body but its limits, and an engine's priority nothing but
+`priority`, alone and together, whatever the body holds: also where a prompt
 or a tool's schema has fields of the same names, where the limit is null, is there twice or is missing, and where no JSON comes."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.bodies.edits import capped, edited
+from pagefleet_gateway.bodies.edits import capped, edited, prioritized
 
 LIMITS = ("max_tokens", "max_completion_tokens")
 CHAT, RESPONSES = "/team/chat/v1/chat/completions", "/v1/responses?x=1"
@@ -50,6 +51,20 @@ def test_only_limits_above_the_cap_change(body: dict[str, Any], indent: int | No
         assert found["min_tokens"] == min(body["min_tokens"], CAP)
     names = {*LIMITS, "min_tokens"}
     assert {k: v for k, v in found.items() if k not in names} == {k: v for k, v in body.items() if k not in names}
+
+
+@given(BODIES, NUMBERS | st.just(-7), st.integers(-16, 16), st.sampled_from([None, 1]))
+def test_the_engines_priority_is_the_gateways_and_all_else_stays(
+    body: dict[str, Any], own: int | None, priority: int, indent: int | None
+) -> None:
+    asked = {"priority": own, **body} if own is not None else body
+    text = json.dumps(asked, indent=indent).encode()
+    found = json.loads(edited(text, prioritized(text, CHAT, priority)))
+    assert found.get("priority", 0) == priority
+    assert {k: v for k, v in found.items() if k != "priority"} == body
+    both = json.loads(edited(text, prioritized(text, CHAT, priority) + capped(text, CHAT, CAP)))
+    assert both == after(text) | ({"priority": found["priority"]} if "priority" in found else {})
+    assert prioritized(text, "/v1/embeddings", priority) == ()
 
 
 @given(st.binary(max_size=60) | VALUES.map(lambda value: json.dumps(value).encode()))

@@ -73,6 +73,7 @@ class _Numbers(msgspec.Struct):
     max_completion_tokens: msgspec.Raw = msgspec.Raw(b"")
     max_output_tokens: msgspec.Raw = msgspec.Raw(b"")
     min_tokens: msgspec.Raw = msgspec.Raw(b"")
+    priority: msgspec.Raw = msgspec.Raw(b"")
 
 
 _decoder = msgspec.json.Decoder(_Numbers)
@@ -89,6 +90,14 @@ def _fields(body: bytes) -> Mapping[str, object] | None:
         }
     except (ValueError, RecursionError):
         return None
+
+
+def prioritized(body: bytes, path: str, priority: int) -> tuple[Edit, ...]:
+    """Return the change that gives a generating request this priority in the engine, in place of the client's own. A request
+    without a priority has 0."""
+    if not _GENERATING.search(path) or (not priority and not (_fields(body) or {}).get("priority")):
+        return ()
+    return with_number(body, "priority", priority)
 
 
 def capped(body: bytes, path: str, limit: int) -> tuple[Edit, ...]:

@@ -6,6 +6,8 @@ Total: an annotation that cannot be read makes a pod whose load is not known, ne
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagefleet_contract import engine_metrics
@@ -53,9 +55,17 @@ class Engine:
     kv_pages_total: Reader | None = None
     kv_pages_blank: Reader | None = None
     kv_pages_cached: Reader | None = None
+    priority: str = ""  # which `priority` of a request it serves first: HIGHER_FIRST, LOWER_FIRST, or "" for none
 
 
 OWN_ENGINE = Engine()
+_OWN_BY_PRIORITY = Engine(priority=engine_metrics.HIGHER_FIRST)
+_FCFS = re.compile(r"--scheduling-policy[= ]fcfs")
+
+
+def own_engine(args: Sequence[str]) -> Engine:
+    """Return Pagefleet's own engine with these arguments. It serves by priority unless they state another policy."""
+    return OWN_ENGINE if _FCFS.search(" ".join(args)) else _OWN_BY_PRIORITY
 
 
 @functools.lru_cache(1024)
@@ -66,7 +76,7 @@ def engine_from(text: str) -> Engine:
     engine = engine_metrics.engine_from(text)
     metrics = engine.metrics
     if metrics is None or not metrics.running or not metrics.waiting:
-        return Engine(engine.port, scraped=False)
+        return Engine(engine.port, scraped=False, priority=engine.priority)
     return Engine(
         engine.port,
         metrics.path,
@@ -76,6 +86,7 @@ def engine_from(text: str) -> Engine:
         kv_pages_total=_reader(metrics.kvPages),
         kv_pages_blank=_reader(metrics.kvPagesFree),
         kv_pages_cached=_reader(metrics.kvPagesCached),
+        priority=engine.priority,
     )
 
 

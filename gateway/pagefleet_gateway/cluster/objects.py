@@ -19,7 +19,7 @@ from pagefleet_contract.traffic import (
     MAX_HOLD_SECONDS,
     MAX_RETRIES,
 )
-from pagefleet_gateway.cluster.engines import engine_from
+from pagefleet_gateway.cluster.engines import engine_from, own_engine
 from pagefleet_gateway.cluster.state import Pod, QueueBounds, RateLimit, Service
 
 
@@ -105,7 +105,8 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
     labels, address = _map(metadata, "labels"), _text(status, "podIP")
     if not address or _text(status, "phase") in ("Succeeded", "Failed"):
         return None
-    engine = engine_from(_text(_map(metadata, "annotations"), ENGINE_ANNOTATION))
+    described = _text(_map(metadata, "annotations"), ENGINE_ANNOTATION)
+    engine = engine_from(described) if described else own_engine(_engine_args(_map(raw, "spec")))
     return Pod(
         uid=_text(metadata, "uid"),
         name=_text(metadata, "name"),
@@ -119,6 +120,12 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         key_secret=_key_secret(_map(raw, "spec")),
         container=container_of(status),
     )
+
+
+def _engine_args(spec: Mapping[str, object]) -> list[str]:
+    """Return the arguments of a pod's engine."""
+    found = [one.get("args") for one in _maps(spec, "containers") if one.get("name") == ENGINE_CONTAINER]
+    return [word for words in found if isinstance(words, list) for word in words if isinstance(word, str)]
 
 
 def container_of(status: Mapping[str, object]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pagefleet_contract.strata import stratum
-from pagefleet_gateway.bodies.edits import Edit, capped
+from pagefleet_gateway.bodies.edits import Edit, capped, prioritized
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, State
 from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTimeout, stream_timeout
@@ -19,10 +19,10 @@ from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.charges import Charges, OpenCharge
 from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
 from pagefleet_gateway.picking import refusals
+from pagefleet_gateway.picking.classes import engine_priority, saturated
 from pagefleet_gateway.picking.deaths import Content, content
 from pagefleet_gateway.picking.expected import LoadsAtPick
 from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
-from pagefleet_gateway.picking.peaks import saturated
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.ranking import Ranking
 from pagefleet_gateway.picking.request_cost import RequestCost, block_tokens, request_cost
@@ -164,7 +164,7 @@ class Picker:
             if isinstance(pick, Pick) and admitted.api_key:
                 pick = self._keyed(service, pick)
             if isinstance(pick, Pick):
-                pick = self._capped(service, pick, request, now)
+                pick = self._edited(service, pick, request, now)
                 self._ledger.open(request.id, self._ticket(admitted, service, pick, known, now), instead_of)
         # The gateway's keys are no engine's business.
         return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
@@ -211,16 +211,20 @@ class Picker:
         key = self.engine_key(pick.choices[0])
         return refusals.engine_key_unknown(service) if key is None else replace(pick, engine_key=key)
 
-    def _capped(self, service: Service, pick: Pick, request: Request, now: float) -> Pick:
-        """Return the pick with the cap of new tokens, where one is stated and the request's class is saturated."""
+    def _edited(self, service: Service, pick: Pick, request: Request, now: float) -> Pick:
+        """Return the pick with the changes of the body: the engine's priority, and the cap of new tokens while the request's class
+        is saturated."""
+        priority, held = service.priority(request.headers), self.held_class(service.key)
+        first = engine_priority(service, priority, filter(None, (*pick.choices, pick.mirror)))
+        if first is not None:
+            pick = replace(pick, edits=prioritized(request.body, request.path, first))
         if not service.peak_output_tokens:
             return pick
         pods = self._state.snapshot.pods.get(service.key, {}).get(pick.revision, ())
-        priority, held = service.priority(request.headers), self.held_class(service.key)
         if not saturated(priority, held, [self._readings.of(pod, now).waiting for pod in pods]):
             return pick
-        edits = capped(request.body, request.path, service.peak_output_tokens)
-        return replace(pick, edits=edits, peak_output_tokens=service.peak_output_tokens) if edits else pick
+        cap = capped(request.body, request.path, service.peak_output_tokens)
+        return replace(pick, edits=pick.edits + cap, peak_output_tokens=service.peak_output_tokens) if cap else pick
 
     def _spared(self, service: Service, pick: Pick, known: Content | None, now: float) -> Pick | Refusal:
         """Return the pick for one pod alone, or a refusal, where engines may have died of this request."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pagefleet_gateway.cluster.engines import own_engine
 from pagefleet_gateway.cluster.objects import duration, pod_from, service_from
 from pagefleet_gateway.cluster.state import Pod, QueueBounds, RateLimit, Service, Snapshot, State
 from pagefleet_gateway.limits.api_keys import APIKey, parse
@@ -239,7 +240,7 @@ def test_a_terminating_pod_is_not_ready_and_an_ended_one_is_none() -> None:
     metadata: dict[str, object] = {"namespace": "team", "name": "p", "uid": "1", "labels": labels}
     status = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
     pod = pod_from({"metadata": metadata, "status": status})
-    assert pod == Pod("1", "p", "team", "chat", "a", "10.0.0.1:8000", True)
+    assert pod == Pod("1", "p", "team", "chat", "a", "10.0.0.1:8000", True, own_engine([]))
     leaving = pod_from({"metadata": metadata | {"deletionTimestamp": "now"}, "status": status})
     assert leaving is not None and not leaving.ready
     assert pod_from({"metadata": metadata, "status": status | {"phase": "Failed"}}) is None

@@ -3,7 +3,7 @@ version's wheel (tests/data/released). It has not been run here: docs/runtimes.m
 
 from __future__ import annotations
 
-from pagefleet_contract.engine_metrics import Engine, EngineMetrics
+from pagefleet_contract.engine_metrics import HIGHER_FIRST, Engine, EngineMetrics
 from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, DEFAULT_PAGE_SIZE, MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
@@ -69,7 +69,9 @@ def launch(child: Child, _release: str) -> Launch:
         drain=drain_seconds() + common.KNOWN_DELAY,
         env=(*common.caches(child.spec), *common.api_key(child.spec, "PAGEFLEET_API_KEY")),
         stopping=("sleep", str(common.KNOWN_DELAY)),
-        engine=Engine(metrics=METRICS),
+        engine=Engine(
+            metrics=METRICS, priority=HIGHER_FIRST if child.spec.engine.scheduling.policy == "priority" else ""
+        ),
     )
 
 

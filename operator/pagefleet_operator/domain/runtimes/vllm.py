@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pagefleet_contract.engine_metrics import Engine, EngineMetrics
+from pagefleet_contract.engine_metrics import LOWER_FIRST, Engine, EngineMetrics
 from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
@@ -84,7 +84,7 @@ def launch(child: Child, _release: str) -> Launch:
             *common.api_key(child.spec, "VLLM_API_KEY"),
         ),
         stopping=("sleep", str(common.KNOWN_DELAY)),
-        engine=Engine(metrics=METRICS),
+        engine=Engine(metrics=METRICS, priority=LOWER_FIRST if child.spec.engine.scheduling.policy == "priority" else ""),
     )  # fmt: skip
 
 
