@@ -204,7 +204,11 @@ class Gatherer:
     async def _read(self, item: Document, workers: list[Document], urgent: bool, account: Account) -> PodReading:
         pod = group_members.with_fault_of_workers(readings.pod(item), item, workers, time.time())
         address = (item.get("status") or {}).get("podIP")
-        if urgent or not pod.ready or pod.terminating or not address:
+        if urgent or pod.terminating or not address:
+            return pod
+        if pod.fetching:
+            return replace(pod, fetch=await self._engines.fetching(address, account))
+        if not pod.ready:
             return pod
         return _loaded(pod, await self._engines.read(address, engine_of(item), account))
 

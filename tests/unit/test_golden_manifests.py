@@ -86,16 +86,21 @@ def pods() -> list[Any]:
 
 @pytest.mark.parametrize(("pod", "shared"), pods())
 def test_pods_are_restricted_and_write_to_tmp_only(pod: dict[str, Any], shared: bool) -> None:
-    """Those of several processes that share memory write to that too, those with a cache of weights or with huge pages to these."""
+    """Those of several processes that share memory write to that too, those with huge pages to these. Only what fetches weights writes to their cache."""
     assert list(violations(pod)) == []
     (container,) = pod["containers"]
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    fetching = pod.get("initContainers", [])
     cache = [CACHE_FOLDER] if any(volume["name"] == CACHE for volume in pod["volumes"]) else []
+    for one in fetching:
+        assert one["securityContext"]["readOnlyRootFilesystem"] is True
+        assert [mount for mount in one["volumeMounts"] if mount.get("readOnly")] == []
+        assert [mount["mountPath"] for mount in one["volumeMounts"]] == ["/tmp", *cache]
     media = [volume.get("emptyDir", {}).get("medium", "") for volume in pod["volumes"]]
     huge = [f"/hugepages-{medium.removeprefix('HugePages-')}" for medium in media if medium.startswith("HugePages-")]
-    assert writable == ["/tmp", *cache, *(["/dev/shm"] if shared else []), *huge]
+    assert writable == ["/tmp", *([] if fetching else cache), *(["/dev/shm"] if shared else []), *huge]
     assert sorted(mount["name"] for mount in container["volumeMounts"]) == sorted(v["name"] for v in pod["volumes"])
     assert len({volume["name"] for volume in pod["volumes"]}) == len(pod["volumes"])
 

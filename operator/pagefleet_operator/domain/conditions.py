@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagefleet_contract.names import REVISION_LABEL
+from pagefleet_operator.domain import model_fetch
 from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.slo import report as slo_report
 from pagefleet_operator.domain.status.codec import time_to_the_second
@@ -63,6 +64,7 @@ def state(turn: Turn, report: Report) -> tuple[Condition, ...]:
         _guarded(turn, report),
         _scaling(turn, report),
         _degraded(report),
+        *_fetched(turn, report.stage),
         *slo_report.conditions(report.slo),
         *_defaults(report),
     ]
@@ -204,6 +206,12 @@ def _scaling(turn: Turn, report: Report) -> NewCondition:
     if report.replicas and not any(report.replicas.values()):
         return ("Scaling", FALSE, "Idle", "scaled to zero")
     return ("Scaling", FALSE, "Stable", "every revision has the replicas it should have")
+
+
+def _fetched(turn: Turn, stage: Stage) -> list[NewCondition]:
+    """Only of a service whose model is fetched, or was."""
+    pods = [(name, pod) for name in (stage.canary, stage.stable) if name for pod in turn.reading(name).pods]
+    return model_fetch.condition(pods, model_fetch.of_type(turn.observation.status.conditions))
 
 
 def _defaults(report: Report) -> list[NewCondition]:

@@ -224,7 +224,7 @@ def _find(history: Iterable[RevisionRecord], revision: str) -> RevisionRecord | 
 
 def _child(observation: Observation, record: RevisionRecord) -> Child:
     spec: Mapping[str, Any] = record.spec
-    return Child(observation.namespace, observation.name, observation.uid, record.hash, spec)
+    return Child(observation.namespace, observation.name, observation.uid, record.hash, spec, observation.image)
 
 
 def _history(

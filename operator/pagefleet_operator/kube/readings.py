@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pagefleet_contract.model_fetch import CONTAINER, EXIT_AGAIN
 from pagefleet_contract.names import AWAKE_GATE, GATEWAY, REVISION_LABEL, SPARE_LABEL
 from pagefleet_operator.domain.manifests import retained
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
@@ -116,7 +117,13 @@ def pod(item: Mapping[str, Any]) -> PodReading:
         created=seconds(metadata["creationTimestamp"]),
         ready_since=seconds(ready["lastTransitionTime"]) if ready and is_ready else None,
         fault=None if is_ready else fault(status),
+        fetching=not is_ready and any("running" in (one.get("state") or {}) for one in _fetching(status)),
     )
+
+
+def _fetching(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The status of the container that fetches the model, in a list; [] in a pod without one."""
+    return [one for one in status.get("initContainerStatuses") or () if one.get("name") == CONTAINER]
 
 
 def fault(status: Mapping[str, Any]) -> PodFault | None:
@@ -124,6 +131,9 @@ def fault(status: Mapping[str, Any]) -> PodFault | None:
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return PodFault("Unschedulable", condition.get("message", "no node fits"), "spec.resources")
+    for container in _fetching(status):
+        if failed := _fetch_fault(container):
+            return failed
     for container in status.get("containerStatuses") or ():
         state, last = container.get("state") or {}, container.get("lastState") or {}
         waiting = state.get("waiting") or {}
@@ -139,16 +149,45 @@ def fault(status: Mapping[str, Any]) -> PodFault | None:
     return None
 
 
+def _fetch_fault(container: Mapping[str, Any]) -> PodFault | None:
+    """Why the model is not fetched; None while it is, and afterwards."""
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or last.get("terminated") or {}
+    if waiting.get("reason") in IMAGE_REASONS:
+        return PodFault(waiting["reason"], waiting.get("message", "the operator's image cannot be pulled"))
+    if waiting.get("reason") == "CreateContainerConfigError":
+        return PodFault("CreateContainerConfigError", waiting.get("message", ""), "spec.engine")
+    if "running" in state or not ended.get("exitCode"):
+        return None
+    if ended.get("reason") == "OOMKilled":
+        message = (
+            "the container that fetches the model was killed because it ran out of memory; raise spec.resources.memory"
+        )
+        return PodFault("OOMKilled", message, "spec.resources.memory")
+    if ended.get("exitCode") == EXIT_AGAIN:
+        told = _report(ended)
+        field, message = told or ("", str(ended.get("message") or "the transfer ended early"))
+        return PodFault("FetchInterrupted", message[-500:], field)
+    return _ended(ended)
+
+
+def _report(ended: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The field and the message of a termination message of ours; None for any other."""
+    try:
+        report = json.loads(str(ended.get("message") or ""))
+        return str(report["field"]), str(report["message"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def _ended(ended: Mapping[str, Any]) -> PodFault:
     """The fault of a container that has ended. Our engine names the spec field to fix in its termination message; any
     other message is shown as it is."""
     message = str(ended.get("message") or ended.get("reason") or f"exit status {ended.get('exitCode')}").strip()
     if ended.get("exitCode") == CONFIGURATION_EXIT:
-        try:
-            report = json.loads(message)
-            field, text = str(report["field"]), str(report["message"])
-        except (ValueError, KeyError, TypeError):
+        if (told := _report(ended)) is None:
             return PodFault("StartFailed", message[-500:])
+        field, text = told
         return PodFault(FIELD_REASONS.get(field, "StartFailed"), text, field)
     if ended.get("reason") == "OOMKilled":
         return PodFault(

@@ -1,4 +1,5 @@
-"""Reads the load of engine pods from their metrics pages. A reading is complete and plausible, or there is none."""
+"""Reads the load of engine pods from their metrics pages, and of those whose model is still fetched how far that is. A reading is
+complete and plausible, or there is none."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ from typing import Any
 
 import aiohttp
 
-from pagefleet_contract.engine_metrics import OURS, SLEEPING, Engine, EngineMetrics, selector
+from pagefleet_contract.engine_metrics import METRICS_PATH, OURS, SLEEPING, Engine, EngineMetrics, selector
+from pagefleet_contract.model_fetch import BYTES, BYTES_PER_SECOND, FETCHED_BYTES
+from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
+from pagefleet_operator.domain.status.observation import FetchReading
 from pagefleet_operator.metrics import metrics_page
 from pagefleet_operator.metrics.accounts import Account, fetch_charged, unlimited
 from pagefleet_operator.metrics.fetching import FetchError, Question
@@ -84,6 +88,20 @@ def _pages(known: Mapping[str, float]) -> tuple[int | None, int | None]:
     return None, None
 
 
+def parse_fetch(text: str) -> FetchReading | None:
+    """The reading of a page of a pod whose model is fetched; None when a number is missing or cannot be true."""
+    try:
+        page = metrics_page.samples(text, (BYTES, FETCHED_BYTES, BYTES_PER_SECOND))
+        size, fetched, speed = (
+            metrics_page.number(page, selector(name)) for name in (BYTES, FETCHED_BYTES, BYTES_PER_SECOND)
+        )
+    except ValueError:
+        return None
+    if size is None or fetched is None or speed is None or size <= 0 or fetched > size:
+        return None
+    return FetchReading(int(size), int(fetched), speed)
+
+
 def rated(latest: EngineReading, before: EngineReading, seconds: float) -> EngineReading:
     """The reading with the rates of its counters since the reading before. A counter that fell has begun again at 0."""
     if seconds <= 0:
@@ -121,6 +139,16 @@ class EngineReadings:
                 self._last.clear()
             self._last[address] = last
         return last[1]
+
+    async def fetching(self, address: str, account: Account) -> FetchReading | None:
+        """How far a pod is whose model is being fetched; None when it does not say."""
+        url = f"http://{address}:{ENGINE_PORT}{METRICS_PATH}"
+        try:
+            page = await fetch_charged(self._session, Question(url, TIMEOUT_SECONDS, metrics_page.MAX_BYTES), account)
+        except FetchError:
+            return None
+        with account.spending():
+            return parse_fetch(page.decode(errors="replace"))
 
     async def _fetch(self, server: str, metrics: EngineMetrics, account: Account) -> EngineReading | Unread:
         url = f"{server}{metrics.path}"

@@ -242,8 +242,9 @@ def test_fetched_weights_are_kept_on_a_claim_and_others_are_refused_one() -> Non
     spec["model"]["cache"] = {"claim": "fetched"}
     assert errors(spec) == {}
     pod = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
-    assert {"name": "HF_HOME", "value": "/var/cache/pagefleet"} in pod["containers"][0]["env"]
-    assert {"name": "model-cache", "mountPath": "/var/cache/pagefleet"} in pod["containers"][0]["volumeMounts"]
+    mount = {"name": "model-cache", "mountPath": "/var/cache/pagefleet"}
+    assert mount in pod["initContainers"][0]["volumeMounts"]
+    assert {**mount, "readOnly": True} in pod["containers"][0]["volumeMounts"]
     assert {"name": "model-cache", "persistentVolumeClaim": {"claimName": "fetched"}} in pod["volumes"]
     spec["engine"] = {**spec.get("engine", {}), "env": [{"name": "HF_HOME", "value": "/elsewhere"}]}
     assert list(errors(spec)) == ["spec.engine.env[0].name"]

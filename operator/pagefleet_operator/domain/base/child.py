@@ -24,13 +24,16 @@ from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_
 
 @dataclass(frozen=True)
 class Child:
-    """One revision of one InferenceService. `snapshot` is `revision.snapshot` of the spec, defaults filled in."""
+    """One revision of one InferenceService. `snapshot` is `revision.snapshot` of the spec, defaults filled in.
+    `image` is the operator's own image, "" for that of its release: pods fetch models with it.
+    """
 
     namespace: str
     service: str
     uid: str
     revision: str
     snapshot: Mapping[str, Any]
+    image: str = ""
 
     @cached_property
     def spec(self) -> RevisionSpec:

@@ -11,6 +11,7 @@ from pagefleet_contract.engine_metrics import annotation
 from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import Pod, RevisionSpec
+from pagefleet_operator.domain.manifests import model_fetch
 from pagefleet_operator.domain.runtimes.catalog import launch_of
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.volumes import volumes
@@ -64,6 +65,8 @@ def _pod(child: Child, launch: Launch) -> dict[str, Any]:
         "containers": [_container(child, launch, mounts)],
         "volumes": defined,
     }
+    if fetching := model_fetch.container(child, release(), _amounts(child.spec), mounts):
+        pod["initContainers"] = [fetching]
     if placement.node_selector:
         pod["nodeSelector"] = dict(placement.node_selector)
     if placement.tolerations:

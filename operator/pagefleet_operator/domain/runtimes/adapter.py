@@ -34,7 +34,8 @@ class Adapter:
     `required` names fields that must be given, `own_fields` those that no other engine has.
     `reads_packages`: whether model sources may be python:// URIs. `metrics` are the names of its metrics; None: the spec
     gives them (spec.engine.metrics). `several_nodes`: whether a replica may be several pods, and `splits_layers` whether a
-    model may be split by layers.
+    model may be split by layers. `fetches`: whether the engine itself fetches a model of the hub; for the others a container of the
+    pod does so before.
     """
 
     name: str
@@ -52,3 +53,4 @@ class Adapter:
     metrics: EngineMetrics | None = None
     several_nodes: bool = True
     splits_layers: bool = False
+    fetches: bool = False

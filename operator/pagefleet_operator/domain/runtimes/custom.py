@@ -1,6 +1,7 @@
 """Any other engine that speaks OpenAI's API: the spec says its image, command, port, probes and metrics.
 
-What it may need of the rest of the spec comes as PAGEFLEET_* variables, which args can name as $(PAGEFLEET_MODEL).
+What it may need of the rest of the spec comes as PAGEFLEET_* variables, which args can name as $(PAGEFLEET_MODEL). It fetches a model
+of the hub by itself: which of the files it reads is not known here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.uris import HUB, path_in_pod
+from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
 
 def launch(child: Child, _release: str) -> Launch:
@@ -24,7 +27,7 @@ def launch(child: Child, _release: str) -> Launch:
         command=engine.command,
         args=(),
         drain=drain_seconds() + common.KNOWN_DELAY,
-        env=(*common.caches(child.spec), *_told(child, port)),
+        env=(*_caches(child), *_told(child, port)),
         startup=probes.startup or probes.readiness,
         readiness=probes.readiness,
         liveness=probes.liveness or probes.readiness,
@@ -34,11 +37,17 @@ def launch(child: Child, _release: str) -> Launch:
     )
 
 
+def _caches(child: Child) -> tuple[dict[str, Any], ...]:
+    """The variables that all engines have, with the spec's claim for what it fetches."""
+    own = {"HF_HOME": CACHE_FOLDER} if child.spec.model.cache_claim else {}
+    return tuple({**one, "value": own.get(one["name"], one["value"])} for one in common.caches(child.spec))
+
+
 def _told(child: Child, port: int) -> list[dict[str, Any]]:
     spec, model = child.spec, child.spec.model
     values = {
-        "PAGEFLEET_MODEL": common.model_path(model.source),
-        "PAGEFLEET_MODEL_REVISION": common.hub_revision(model.source),
+        "PAGEFLEET_MODEL": _model_path(model.source),
+        "PAGEFLEET_MODEL_REVISION": _hub_revision(model.source),
         "PAGEFLEET_SERVED_MODEL_NAME": common.served_name(child),
         "PAGEFLEET_PORT": port,
         "PAGEFLEET_MAX_MODEL_LEN": model.max_length,
@@ -49,9 +58,19 @@ def _told(child: Child, port: int) -> list[dict[str, Any]]:
     return [*written, *common.api_key(spec, "PAGEFLEET_API_KEY")]
 
 
+def _model_path(source: str) -> str:
+    """A path, or a name on the hub without its revision."""
+    return source.removeprefix(HUB).partition("@")[0] if source.startswith(HUB) else path_in_pod(source)
+
+
+def _hub_revision(source: str) -> str | None:
+    return source.partition("@")[2] or None if source.startswith(HUB) else None
+
+
 ADAPTER = Adapter(
     name="custom",
     launch=launch,
+    fetches=True,
     required=("engine.image", "engine.probes"),
     own_fields=("engine.command", "engine.port", "engine.probes", "engine.preStop", "engine.metrics"),
     unsupported={

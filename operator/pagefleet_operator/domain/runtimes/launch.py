@@ -11,12 +11,9 @@ from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import whole
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
-from pagefleet_operator.domain.runtimes.uris import path_in_pod
-from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
 TEMPORARY = "/tmp"  # noqa: S108 - the pod's own volume
 KNOWN_DELAY = 5  # seconds until every gateway knows that a pod ends
-HUB = "hf://"
 # Flags that the operator writes for every engine of others, with the field that sets each.
 COMMON_FLAGS = {
     "--model": "spec.model.source",
@@ -65,7 +62,7 @@ def caches(spec: RevisionSpec) -> tuple[dict[str, Any], ...]:
         plain("HOME", TEMPORARY),
         plain("USER", "pagefleet"),
         plain("XDG_CACHE_HOME", f"{TEMPORARY}/cache"),
-        plain("HF_HOME", CACHE_FOLDER if spec.model.cache_claim else f"{TEMPORARY}/huggingface"),
+        plain("HF_HOME", f"{TEMPORARY}/huggingface"),
         plain("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY}/inductor"),
         plain("TRITON_CACHE_DIR", f"{TEMPORARY}/triton"),
     )
@@ -77,15 +74,6 @@ def api_key(spec: RevisionSpec, name: str) -> tuple[dict[str, Any], ...]:
     if reference is None:
         return ()
     return ({"name": name, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}},)
-
-
-def model_path(source: str) -> str:
-    """As these engines take it: a path, or a name on the hub without its revision."""
-    return source.removeprefix(HUB).partition("@")[0] if source.startswith(HUB) else path_in_pod(source)
-
-
-def hub_revision(source: str) -> str | None:
-    return source.partition("@")[2] or None if source.startswith(HUB) else None
 
 
 def served_name(child: Child) -> str:

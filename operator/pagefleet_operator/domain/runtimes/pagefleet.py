@@ -10,7 +10,6 @@ from pagefleet_operator.domain.runtimes.adapter import Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, plain, threads
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch
-from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
 # The engine's own default, by the accelerator's resource name. A device that the engine finds by itself is not known here.
 DEFAULT_SLOTS = {"": BATCH_SIZES["cpu"].sequences, NVIDIA: BATCH_SIZES["cuda"].sequences}
@@ -29,7 +28,6 @@ def launch(child: Child, release: str) -> Launch:
         env=(
             plain("OMP_NUM_THREADS", threads(spec)),
             plain("HOME", TEMPORARY),
-            *((plain("HF_HOME", CACHE_FOLDER),) if spec.model.cache_claim else ()),
         ),
         startup="/ready",
         readiness="/ready",

@@ -88,8 +88,7 @@ def node_launch(spec: RevisionSpec, node: Node) -> NodeLaunch:
 def _model(child: Child) -> dict[str, object]:
     spec, model = child.spec, child.spec.model
     return {
-        "--model-path": common.model_path(model.source),
-        "--revision": common.hub_revision(model.source),
+        "--model-path": path_in_pod(model.source),
         "--served-model-name": common.served_name(child),
         "--host": "0.0.0.0",
         "--port": ENGINE_PORT,
@@ -109,7 +108,7 @@ def _speculation(speculation: Speculation | None) -> dict[str, object]:
     draft = speculation.method == "draft"
     return {
         "--speculative-algorithm": "STANDALONE" if draft else "NGRAM",
-        "--speculative-draft-model-path": common.model_path(speculation.model) if draft else None,
+        "--speculative-draft-model-path": path_in_pod(speculation.model) if draft else None,
         "--speculative-num-draft-tokens": speculation.tokens or DEFAULT_DRAFT_TOKENS,
     }
 

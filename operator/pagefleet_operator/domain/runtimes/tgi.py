@@ -72,8 +72,7 @@ def _flags(child: Child) -> dict[str, object]:
     sharded = spec.accelerators > 1 and spec.accelerator_name != "aws.amazon.com/neuron"
     adapters = [f"{adapter.name}={path_in_pod(adapter.source)}" for adapter in model.adapters]
     return {
-        "--model-id": common.model_path(model.source),
-        "--revision": common.hub_revision(model.source),
+        "--model-id": path_in_pod(model.source),
         "--hostname": "0.0.0.0",
         "--port": ENGINE_PORT,
         "--num-shard": spec.accelerators if sharded else None,

@@ -104,8 +104,7 @@ def node_launch(spec: RevisionSpec, node: Node) -> NodeLaunch:
 def _model(child: Child) -> dict[str, object]:
     model = child.spec.model
     return {
-        "--model": common.model_path(model.source),
-        "--revision": common.hub_revision(model.source),
+        "--model": path_in_pod(model.source),
         "--served-model-name": common.served_name(child),
         "--host": "0.0.0.0",
         "--port": ENGINE_PORT,
@@ -121,7 +120,7 @@ def _speculation(speculation: Speculation | None) -> str | None:
         return None
     config = {"method": "ngram"}
     if speculation.method == "draft":
-        config = {"method": "draft_model", "model": common.model_path(speculation.model)}
+        config = {"method": "draft_model", "model": path_in_pod(speculation.model)}
     return json.dumps(
         {**config, "num_speculative_tokens": speculation.tokens or DEFAULT_DRAFT_TOKENS}, separators=(",", ":")
     )

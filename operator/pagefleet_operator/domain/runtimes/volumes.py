@@ -45,7 +45,8 @@ def volumes(spec: RevisionSpec) -> tuple[list[dict[str, Any]], list[dict[str, An
         mounts.append({"name": name, "mountPath": image_path(reference), "readOnly": True})
     if spec.model.cache_claim:
         defined.append({"name": CACHE, "persistentVolumeClaim": {"claimName": spec.model.cache_claim}})
-        mounts.append({"name": CACHE, "mountPath": CACHE_FOLDER})
+        reads = {} if spec.engine.runtime == "custom" else {"readOnly": True}
+        mounts.append({"name": CACHE, "mountPath": CACHE_FOLDER, **reads})
     template, keys = spec.model.chat_template, spec.engine.api_key
     if template:
         source = {"name": template.name, **_only(template.key, CHAT_TEMPLATE)}

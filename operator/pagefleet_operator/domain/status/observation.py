@@ -35,11 +35,21 @@ class PodFault:
 
 
 @dataclass(frozen=True)
+class FetchReading:
+    """How far a pod's container is that fetches the model. `speed` is in bytes per second over the last minute."""
+
+    size: int  # bytes of the model
+    fetched: int  # of them
+    speed: float
+
+
+@dataclass(frozen=True)
 class PodReading:
     """One engine pod.
 
     `load` is None when the engine's metrics page could not be read; `load_error` is then the cause, "" when the page was
-    not asked for. `load_age` is in seconds.
+    not asked for. `load_age` is in seconds. `fetching`: its engine has not started, because its model is being fetched;
+    `fetch` is then how far that is, None when it is not known.
     """
 
     name: str
@@ -52,6 +62,8 @@ class PodReading:
     load_age: float | None = None
     load_error: str = ""
     startup: float | None = None  # seconds from created to its first Ready
+    fetching: bool = False
+    fetch: FetchReading | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,110 @@
+"""`pagefleet-fetch --cache FOLDER --into FOLDER NAME=URI...`: fetches models and links each as NAME. Exits 78 where the spec has to
+change, 75 where the next start may bring more, with the field and the cause in the termination message."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from pagefleet_contract.model_fetch import EXIT_AGAIN
+from pagefleet_contract.names import ENGINE_PORT
+from pagefleet_fetch import cache, hub, progress, transfer
+from pagefleet_fetch.cache import Cache
+from pagefleet_fetch.files import SOURCE, Fault, Interrupted, Model
+
+CONFIGURATION_EXIT = 78
+log = logging.getLogger("pagefleet-fetch")
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(
+        prog="pagefleet-fetch", description="Fetch models before an engine starts", allow_abbrev=False
+    )
+    root.add_argument("--cache", type=Path, required=True, metavar="FOLDER", help="where fetched models are kept")
+    root.add_argument("--into", type=Path, required=True, metavar="FOLDER", help="where each is linked by its name")
+    root.add_argument("--port", type=int, default=ENGINE_PORT, help="of the page that tells how far it is")
+    root.add_argument("models", nargs="+", type=_pair, metavar="NAME=URI")
+    return root
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """NAME=URI. A name can hold no = and no /."""
+    name, _, uri = text.partition("=")
+    if not name or "/" in name or name.startswith(".") or not uri.startswith(hub.SCHEME):
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=hf://org/name[@revision]")
+    return name, uri
+
+
+def run() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    arguments = parser().parse_args()
+    meter = progress.Meter()
+    progress.serve(meter, arguments.port)
+    try:
+        for name, uri in arguments.models:
+            link(arguments.into / name, fetched(uri, Cache(arguments.cache), meter))
+    except Fault as fault:
+        sys.exit(_explain(fault.field, fault.message, CONFIGURATION_EXIT))
+    except Interrupted as error:
+        sys.exit(_explain(SOURCE, f"{error}; what has arrived is kept", EXIT_AGAIN))
+    except OSError as error:
+        sys.exit(_explain("spec.model.cache", f"the volume cannot be written: {error}", EXIT_AGAIN))
+
+
+def fetched(uri: str, models: Cache, meter: progress.Meter) -> Path:
+    """The folder of the model, fetched where it is not there. Raises Fault, Interrupted or OSError."""
+    source = hub.Hub(uri, os.environ)
+    if source.pinned and models.complete(folder := models.folder(source.folder, source.pinned)):
+        cache.touch(folder)
+        return folder
+    try:
+        model = source.model()
+    except Interrupted as error:
+        if not (kept := models.versions(source.folder)):
+            raise
+        log.warning("%s; the kept version %s is used", error, kept[0].name)
+        cache.touch(kept[0])
+        return kept[0]
+    folder = models.folder(source.folder, model.version)
+    meter.begin(model.size, lambda: transfer.on_disk(folder, model.files))
+    with models.locked(source.folder):
+        if not models.complete(folder):
+            _bring(source, uri, models, folder, model)
+        cache.touch(folder)
+    return folder
+
+
+def _bring(source: hub.Hub, uri: str, models: Cache, folder: Path, model: Model) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    models.check_room(folder, model)
+    log.info("%s: %d files, %.1f GB, version %s", uri, len(model.files), model.size / 1e9, model.version)
+    transfer.fetch_all(source, model.files, folder)
+    models.keep(folder, uri, model)
+
+
+def link(name: Path, folder: Path) -> None:
+    """Make `name` a link to the folder, in place of an earlier one."""
+    name.parent.mkdir(parents=True, exist_ok=True)
+    new = name.with_name(f".{name.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(folder, target_is_directory=True)
+    new.replace(name)
+
+
+def _explain(field: str, message: str, status: int) -> int:
+    """Write the cause for the operator and for people; return the exit status."""
+    log.error("%s: %s", field, message)
+    with suppress(OSError):  # outside of a pod
+        Path(os.environ.get("PAGEFLEET_TERMINATION_LOG", "/dev/termination-log")).write_text(
+            json.dumps({"field": field, "message": message[:2000]})
+        )
+    return status
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,237 @@
+"""Protects the start of a model: the real fetching process, against a server with the hub's layout, ends with files whose checksums are
+right, whatever breaks on the way; it goes on after its own death; it tells how far it is in the words that the operator reads; and the
+engine reads the result."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.engine.api_process import free_port
+from support.golden_manifests import child_of, spec_of
+from support.model_hub import COMMIT, Hub, served
+
+from pagefleet_contract.model_fetch import EXIT_AGAIN
+from pagefleet_engine.model.checkpoint.source import Format, resolve
+from pagefleet_operator.domain.manifests.model_fetch import container
+from pagefleet_operator.domain.status.observation import FetchReading
+from pagefleet_operator.kube.readings import fault
+from pagefleet_operator.metrics.engine_readings import parse_fetch
+
+NAME = "example/tiny"
+URI = f"hf://{NAME}"
+SIZE = 3_000_000
+CONFIGURATION_EXIT = 78
+PRESENT = ("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "tokenizer.json")
+
+
+def weights(seed: int, size: int = SIZE) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    files = {
+        "config.json": b'{"model_type": "llama"}',
+        "model-00001-of-00002.safetensors": weights(1),
+        "model-00002-of-00002.safetensors": weights(2, 1_000_000),
+        "tokenizer.json": b"{}",
+        "pytorch_model.bin": b"a pickle",
+        "modeling.py": b"print('code')",
+        "original/consolidated.safetensors": weights(3),
+        ".gitattributes": b"",
+    }
+    with served(Hub(NAME, files)) as one:
+        yield one
+
+
+class Fetching:
+    """Starts of the container that the operator writes, with one cache and one folder of links."""
+
+    def __init__(self, hub: Hub, folder: Path) -> None:
+        self.hub, self.folder, self.port = hub, folder, free_port()
+        self.termination = folder / "termination"
+        self.environment: dict[str, str] = {"HF_ENDPOINT": hub.endpoint}
+
+    def command(self, uri: str = URI) -> list[str]:
+        spec = spec_of("minimal")
+        spec["model"] = {**spec["model"], "source": uri}
+        amounts = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+        written = container(child_of(spec), "1.2.3", amounts, [])
+        assert written is not None
+        own = {"--cache": self.folder / "cache", "--into": self.folder / "models", "--port": self.port}
+        args = [f"{flag}={own.get(flag, value)}" for flag, _, value in (one.partition("=") for one in written["args"])]
+        return [sys.executable, "-m", "pagefleet_fetch.main", *args]
+
+    @contextmanager
+    def started(self, uri: str = URI) -> Iterator[subprocess.Popen[str]]:
+        self.termination.unlink(missing_ok=True)
+        told = {"PAGEFLEET_TERMINATION_LOG": str(self.termination), **self.environment}
+        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH")}
+        process = subprocess.Popen(
+            self.command(uri), env={**kept, **told}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def run(self, uri: str = URI) -> tuple[int, str]:
+        """Its exit status and output."""
+        with self.started(uri) as process:
+            output, _ = process.communicate(timeout=120)
+            return process.returncode, output
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "models" / NAME.replace("/", "--")
+
+    def present(self) -> dict[str, bytes]:
+        """The model's files by name."""
+        found = [path for path in self.model.rglob("*") if path.is_file() and not path.name.startswith(".")]
+        return {str(path.relative_to(self.model)): path.read_bytes() for path in found}
+
+    def reading(self) -> FetchReading | None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                return parse_fetch(answer.read().decode())
+        except OSError:
+            return None
+
+    def read_until(self, fetched: int) -> FetchReading:
+        """The first reading with so many bytes."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if (reading := self.reading()) is not None and reading.fetched >= fetched:
+                return reading
+            time.sleep(0.05)
+        raise TimeoutError(f"fewer than {fetched} bytes after a minute")
+
+    def told(self, status: int) -> tuple[str, str, str]:
+        """Reason, field and message that the operator makes of the container's end."""
+        ended = {"exitCode": status, "message": self.termination.read_text()}
+        waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+        found = fault(
+            {"initContainerStatuses": [{"name": "fetch", "state": waiting, "lastState": {"terminated": ended}}]}
+        )
+        assert found is not None
+        return found.reason, found.field, found.message
+
+
+@pytest.fixture
+def fetching(hub: Hub, tmp_path: Path) -> Fetching:
+    return Fetching(hub, tmp_path)
+
+
+def complete(fetching: Fetching) -> bool:
+    return fetching.present() == {name: fetching.hub.files[name] for name in PRESENT}
+
+
+def test_a_model_is_there_for_the_engine_and_holds_no_code(fetching: Fetching) -> None:
+    assert fetching.run()[0] == 0
+    assert complete(fetching)
+    assert resolve(f"file://{fetching.model}").format is Format.SAFETENSORS
+
+
+def test_connections_that_break_are_resumed_where_they_ended(fetching: Fetching) -> None:
+    fetching.hub.breaks[:] = [900_000, 700_000, 200_000]
+    assert fetching.run()[0] == 0
+    assert complete(fetching)
+    resumed = [asked for _, asked, _ in fetching.hub.requests("/store/") if asked]
+    assert len(resumed) == 3
+    assert fetching.hub.sent <= 4_000_000 + 3 * 65536  # what was in flight at a break, and nothing else, came twice
+
+
+def test_a_server_without_ranges_is_read_again(fetching: Fetching) -> None:
+    fetching.hub.ranges, fetching.hub.breaks[:] = False, [1_000_000]
+    assert fetching.run()[0] == 0
+    assert complete(fetching)
+
+
+def test_a_start_after_a_death_goes_on_and_the_page_tells_how_far_it_is(fetching: Fetching) -> None:
+    fetching.hub.held_after = 2_000_000
+    with fetching.started():
+        reading = fetching.read_until(1_500_000)
+        assert reading.size == sum(len(fetching.hub.files[name]) for name in PRESENT)
+        assert reading.fetched < reading.size
+    sent, fetching.hub.held_after = fetching.hub.sent, None
+    fetching.hub.held.set()
+    assert fetching.run()[0] == 0
+    assert complete(fetching)
+    assert fetching.hub.sent - sent <= 4_000_000 - 1_500_000
+
+
+def test_bytes_that_are_wrong_once_are_fetched_again(fetching: Fetching) -> None:
+    name = "model-00002-of-00002.safetensors"
+    fetching.hub.damaged[name] = 1
+    assert fetching.run()[0] == 0
+    assert complete(fetching)
+
+
+def test_a_file_that_stays_wrong_is_never_linked(fetching: Fetching) -> None:
+    name = "model-00002-of-00002.safetensors"
+    fetching.hub.damaged[name] = 9
+    status, _ = fetching.run()
+    assert status == CONFIGURATION_EXIT
+    assert not fetching.model.exists()
+    reason, field, message = fetching.told(status)
+    assert (reason, field) == ("ModelNotFound", "spec.model.source")
+    assert message.startswith(f"{name} arrives with the SHA-256 ")
+
+
+def test_a_hub_that_does_not_answer_is_told_and_asked_again_by_the_next_start(fetching: Fetching) -> None:
+    fetching.environment["HF_ENDPOINT"] = f"http://127.0.0.1:{free_port()}"
+    status, _ = fetching.run()
+    assert status == EXIT_AGAIN
+    reason, field, message = fetching.told(status)
+    assert (reason, field) == ("FetchInterrupted", "spec.model.source")
+    assert "does not answer" in message and message.endswith("what has arrived is kept")
+
+
+def test_a_token_is_sent_to_the_hub_and_not_to_the_store(fetching: Fetching) -> None:
+    fetching.hub.token = "hf_secret"
+    status, output = fetching.run()
+    assert status == CONFIGURATION_EXIT
+    assert "HF_TOKEN" in fetching.told(status)[2]
+    fetching.environment["HF_TOKEN"] = "hf_secret"
+    status, more = fetching.run()
+    assert status == 0
+    assert {authorization for _, _, authorization in fetching.hub.requests("/store/")} == {""}
+    assert "hf_secret" not in output + more
+
+
+def test_a_model_that_is_not_there_is_the_spec_s_fault(fetching: Fetching) -> None:
+    status, _ = fetching.run("hf://example/other@v1")
+    assert status == CONFIGURATION_EXIT
+    assert "has no such model or revision (404)" in fetching.told(status)[2]
+
+
+def test_a_kept_model_needs_no_second_transfer_and_no_hub_where_it_is_pinned(fetching: Fetching) -> None:
+    assert fetching.run()[0] == 0
+    sent = fetching.hub.sent
+    assert fetching.run()[0] == 0
+    assert fetching.hub.sent == sent
+    asked = len(fetching.hub.asked)
+    assert fetching.run(f"{URI}@{COMMIT}")[0] == 0
+    assert len(fetching.hub.asked) == asked
+    fetching.environment["HF_ENDPOINT"] = f"http://127.0.0.1:{free_port()}"
+    status, output = fetching.run()
+    assert status == 0
+    assert f"the kept version {COMMIT} is used" in output
+
+
+def test_two_pods_that_share_a_claim_fetch_a_model_once(fetching: Fetching) -> None:
+    other = Fetching(fetching.hub, fetching.folder)
+    with fetching.started() as one, other.started() as two:
+        assert [one.wait(120), two.wait(120)] == [0, 0]
+    assert complete(fetching)
+    assert fetching.hub.sent == 4_000_000
