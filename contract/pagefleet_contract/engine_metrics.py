@@ -44,16 +44,16 @@ METRICS_PATH = "/metrics"
 LISTS = ("finished", "failed")
 # The single numbers of a metrics page, by their names in spec.engine.metrics.
 NUMBERS = {
-    "waiting": "Requests that wait.",
-    "running": "Requests in the batch.",
+    "waiting": "Requests that wait to be computed.",
+    "running": "Requests in the running batch.",
     "waitingTokens": "Tokens of the prompts that wait.",
     "maxSequences": "Requests that can be in the batch at once.",
     "kvUsage": "Share of the KV cache in use, 0 to 1.",
-    "kvPages": "KV pages in all.",
+    "kvPages": "KV pages that the engine has in all.",
     "kvPagesFree": "KV pages that are blank: neither in use nor with a reusable prefix.",
     "kvPagesCached": "KV pages that are not in use but hold a reusable prefix. The free pages are these and kvPagesFree.",
-    "tokens": "Counter of generated tokens.",
-    "preemptions": "Counter of preemptions.",
+    "tokens": "A counter of the tokens that were generated.",
+    "preemptions": "A counter of the requests that were preempted.",
 }
 HISTOGRAMS = ("ttft", "e2e", "itl", "queue")  # of latency, by the names of the guard's signals
 

@@ -42,9 +42,9 @@ CONDITION = record(
         "type": text(
             "Ready, Progressing, Analysed, RolledBack, Regressed, Guarded, Scaling, Degraded; where they apply SLOMet, RouteAccepted and others."
         ),
-        "status": text("True, False or Unknown.", longest=16),
-        "reason": text("CamelCase reason."),
-        "message": text("For people.", longest=32768),
+        "status": text("Whether the condition holds: True, False or Unknown.", longest=16),
+        "reason": text("The reason for the status in one CamelCase word."),
+        "message": text("The details in words, for people.", longest=32768),
         "lastTransitionTime": _time("When the status last changed."),
         "observedGeneration": integer("The generation it was computed for.", 0, 1 << 62),
     },
@@ -55,13 +55,16 @@ STATUS = record(
     "What runs. Written by the operator; read by the gateway (traffic, canary) and by people.",
     {
         "observedGeneration": integer("The generation the status is about.", 0, 1 << 62),
-        "stable": text("The revision that serves."),
+        "stable": text("The revision that serves, a canary apart."),
         "canary": text("The revision that is being rolled out."),
         "traffic": array(
             "Weights, which sum to 100.",
             record(
                 "A weight.",
-                {"revision": text("Its hash."), "weight": integer("Percent.", 0, 100)},
+                {
+                    "revision": text("The hash of the revision."),
+                    "weight": integer("The percentage of requests that it gets.", 0, 100),
+                },
                 ("revision", "weight"),
             ),
             8,
@@ -72,17 +75,23 @@ STATUS = record(
         "conditions": keyed("For people and kubectl wait.", "type", CONDITION, 16),
         "decisions": array("The latest decisions with their numbers.", _object("A decision."), 64),
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
-        "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),
+        "scaling": array("What the autoscaler remembers between two decisions.", _object("A revision's."), 64),
         "route": _object("The HTTPRoute of provider GatewayAPI that follows this status, with its backend."),
         "modelName": text("The served name that this service owns; read by the gateway.", longest=253),
         "action": _object("The outcome of the last annotation pagefleet.io/action: id, outcome, message."),
         "mirror": record(
             "The revision that gets copies of requests; read by the gateway.",
-            {"revision": text("Its hash."), "percent": _number("Of so many requests in 100.")},
+            {
+                "revision": text("The hash of the revision."),
+                "percent": _number("The percentage of requests that is mirrored."),
+            },
         ),
         "previous": record(
             "The revision that served before the stable: the way back.",
-            {"revision": text("Its hash."), "since": _time("When it stopped being the stable revision.")},
+            {
+                "revision": text("The hash of the revision."),
+                "since": _time("When it stopped being the stable revision."),
+            },
         ),
         "baseline": array(
             "Latencies of the previous and of the stable revision, for the watch.", _object("A histogram."), 160
@@ -92,7 +101,7 @@ STATUS = record(
         "spares": _object("Warm spares of the stable revision: how many are desired, asleep and awake."),
         "slo": _object("The error budgets of spec.slo: what is left, how fast it is used, and the counts by day."),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
-        "selector": text("Selects the pods.", longest=1024),
+        "selector": text("The label selector of the pods, for the scale subresource.", longest=1024),
     },
 )
 

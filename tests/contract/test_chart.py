@@ -95,6 +95,26 @@ def test_lint() -> None:
     run("lint", "--strict", str(CHART))
 
 
+def test_artifact_hub_gets_what_its_annotations_must_hold() -> None:
+    """Each list is YAML in a string: https://artifacthub.io/docs/topics/annotations/helm/."""
+    found = yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]
+    known = {name.removeprefix("artifacthub.io/"): value for name, value in found.items()}
+    assert all(isinstance(value, str) for value in known.values())
+    (crd,) = yaml.safe_load(known["crds"])
+    (example,) = yaml.safe_load(known["crdsExamples"])
+    assert (crd["kind"], crd["name"], crd["version"]) == (
+        "InferenceService", "inferenceservices.pagefleet.io", example["apiVersion"].partition("/")[2],
+    )  # fmt: skip
+    used = {
+        one["spec"]["template"]["spec"]["containers"][0]["image"] for one in rendered() if one["kind"] == "Deployment"
+    }
+    assert {one["image"] for one in yaml.safe_load(known["images"])} == used
+    assert known["category"] == "ai-machine-learning"
+    assert known["operatorCapabilities"] in (
+        "Basic Install", "Seamless Upgrades", "Full Lifecycle", "Deep Insights", "Auto Pilot",
+    )  # fmt: skip
+
+
 def test_the_defaults_are_the_base() -> None:
     assert named(rendered()) == named(kustomized(MANIFESTS / "base"))
 

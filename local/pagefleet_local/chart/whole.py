@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
+from pagefleet_local.chart.artifact_hub import chart_annotations
 from pagefleet_local.chart.source import MANIFESTS, kustomized
 from pagefleet_local.chart.templates import extra_files, templates
 from pagefleet_local.chart.values import schema, table, values, values_yaml
@@ -115,18 +116,18 @@ image: {repository: registry.example.com/pagefleet}
 def chart() -> dict[str, str]:
     """Path below charts/pagefleet -> text. Raises SourceError."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    resources = {
-        one["metadata"]["name"].removeprefix("pagefleet-"): one["spec"]["template"]["spec"]["containers"][0][
-            "resources"
-        ]
+    containers = {
+        one["metadata"]["name"].removeprefix("pagefleet-"): one["spec"]["template"]["spec"]["containers"][0]
         for one in kustomized(MANIFESTS / "base")
         if one["kind"] == "Deployment"
     }
-    known = values(resources)
+    known = values({name: container["resources"] for name, container in containers.items()})
+    images = {name: container["image"] for name, container in containers.items()}
     described = (
         f"# {MADE}\napiVersion: v2\nname: pagefleet\ntype: application\nversion: {project['version']}\n"
         f"appVersion: {project['version']}\ndescription: {project['description'].partition(':')[0]}\n"
         'kubeVersion: ">=1.20.0-0"\nkeywords: [kubernetes, llm, inference]\n'
+        + chart_annotations(project["version"], project["license"], images)
     )
     files = {
         "Chart.yaml": described,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +47,26 @@ def test_bounds_of_numbers_fit_what_an_api_server_compares_by() -> None:
     numbers = bounds(yaml.safe_load(crd.rendered()))
     assert len(numbers) > 50
     assert all(-(2**63) < bound < 2**63 for bound in numbers)
+
+
+def test_kubectl_explain_says_of_every_field_what_it_is() -> None:
+    """A description stands alone on the screen: it has a subject of its own, not "Its name.", and ends as a sentence does."""
+
+    def walk(node: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+        for name, sub in (node.get("properties") or {}).items():
+            yield f"{path}.{name}", sub.get("description", "")
+            yield from walk(sub, f"{path}.{name}")
+        if "items" in node:
+            yield from walk(node["items"], f"{path}[]")
+
+    schema = yaml.safe_load(crd.rendered())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    own = {name: schema["properties"][name] for name in ("spec", "status")}
+    described = dict(walk({"properties": own}, ""))
+    assert len(described) > 250
+    unclear = re.compile(r"(Its|Their|Which|It|They|Of|And) ")
+    bad = {
+        path: text
+        for path, text in described.items()
+        if not text.endswith(".") or len(text.split()) < 5 or unclear.match(text) or text.endswith("..")
+    }
+    assert bad == {}

@@ -10,9 +10,11 @@ from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.spec.schema.fields import number, record
 
 COST = record(
-    "What replicas cost.",
+    "What replicas cost, and how much they may cost.",
     {
-        "perAcceleratorHour": number("Of one accelerator (without any: of a pod), in your currency.", 0, 1e6),
+        "perAcceleratorHour": number(
+            "The price of one accelerator (without any: of a pod) for an hour, in your currency.", 0, 1e6
+        ),
         "ceilingPerHour": number("Replicas that would cost more are not started.", 0, 1e9),
     },
 )

@@ -56,7 +56,7 @@ ADAPTERS = keyed(
         {
             "name": text("What clients put into `model`.", pattern=ADAPTER, longest=128),
             "source": text(
-                "Its folder: pvc://claim/path, oci://registry/name@sha256:DIGEST/path or file:///path.",
+                "The adapter's folder: pvc://claim/path, oci://registry/name@sha256:DIGEST/path or file:///path.",
                 pattern=URI,
                 longest=1024,
             ),
@@ -74,7 +74,9 @@ MODEL = record(
             "What clients put into `model`. The service's name when omitted.", pattern=SERVED_NAME, longest=128
         ),
         "maxLength": integer("Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24),
-        "quantization": choice("Precision of the weights.", ("none", "int8", "fp8", "awq"), default="none"),
+        "quantization": choice(
+            "The precision that the weights are loaded in.", ("none", "int8", "fp8", "awq"), default="none"
+        ),
         "speculation": SPECULATION,
         "adapters": ADAPTERS,
         "cache": record(
@@ -86,7 +88,7 @@ MODEL = record(
         "chatTemplate": record(
             "A Jinja chat template instead of the model's own. It is read when a replica starts: to roll a change out, "
             "give it another name or key.",
-            {"configMapKeyRef": key_of("ConfigMap", "Where it is.")},
+            {"configMapKeyRef": key_of("ConfigMap", "The key of a ConfigMap that holds the template.")},
             ("configMapKeyRef",),
         ),
     },
@@ -109,7 +111,7 @@ LIMITS = record(
 )
 
 KV_CACHE = record(
-    "The paged KV cache.",
+    "The paged cache of keys and values.",
     {
         "pageSize": {
             "type": "integer",
@@ -141,7 +143,7 @@ def _sizes(name: str) -> str:
 
 
 SCHEDULING = record(
-    "How steps are filled.",
+    "The requests and tokens that one step of the engine computes.",
     {
         "policy": choice(
             "priority: a request's `priority` decides, then its arrival; fcfs: its arrival alone. priority when omitted.",
@@ -161,7 +163,7 @@ SCHEDULING = record(
 ENGINE = record(
     "The engine that serves the model.",
     {
-        "runtime": choice("Which engine.", tuple(REGISTRY), default="pagefleet"),
+        "runtime": choice("The engine that the replicas run.", tuple(REGISTRY), default="pagefleet"),
         "nodes": integer(
             "Pods that together are one replica, each with spec.resources: the model is shared by all their "
             "accelerators. Above 1 it needs LeaderWorkerSet (leaderworkerset.x-k8s.io/v1). 1 when omitted.",
@@ -187,8 +189,8 @@ ENGINE = record(
             record(
                 "A variable, with value or valueFrom.",
                 {
-                    "name": text("Its name.", pattern=VARIABLE),
-                    "value": text("Its value.", longest=4096),
+                    "name": text("The name of the variable.", pattern=VARIABLE),
+                    "value": text("The value of the variable, as it stands.", longest=4096),
                     "valueFrom": record(
                         "Where its value is. The pods of a revision start when the object is there.",
                         {

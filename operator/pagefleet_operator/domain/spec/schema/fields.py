@@ -86,7 +86,7 @@ def key_of(kind: str, description: str) -> Schema:
         description,
         {
             "name": text(f"A {kind} in the service's namespace.", pattern=OBJECT_NAME),
-            "key": text("The key in it.", pattern=OBJECT_KEY),
+            "key": text("The key whose value is taken.", pattern=OBJECT_KEY),
         },
         ("name", "key"),
     )

@@ -22,7 +22,7 @@ POD = record(
             "name",
             record(
                 "A Secret of type kubernetes.io/dockerconfigjson.",
-                {"name": text("Its name.", pattern=OBJECT_NAME)},
+                {"name": text("The name of the Secret.", pattern=OBJECT_NAME)},
                 ("name",),
             ),
             16,
@@ -40,7 +40,7 @@ POD = record(
             record(
                 "A core/v1 PodResourceClaim, with resourceClaimName or resourceClaimTemplateName.",
                 {
-                    "name": text("Its name in this spec.", pattern=LABEL, longest=63),
+                    "name": text("The name of the claim in this spec.", pattern=LABEL, longest=63),
                     "resourceClaimName": text("A ResourceClaim, which all pods share.", pattern=OBJECT_NAME),
                     "resourceClaimTemplateName": text(
                         "A ResourceClaimTemplate: each pod gets a claim of its own.", pattern=OBJECT_NAME

@@ -44,7 +44,7 @@ GUARD = record(
             record(
                 "One signal.",
                 {
-                    "signal": choice("What is measured.", tuple(GUARD_SIGNALS)),
+                    "signal": choice("The quantity that is measured and judged.", tuple(GUARD_SIGNALS)),
                     "source": choice(
                         "Who measures it: the gateways, the engines' own histograms, or the operator's Prometheus. "
                         f"Omitted: Gateway; for {' and '.join(ENGINE_ONLY)} Engine.",
@@ -56,7 +56,7 @@ GUARD = record(
                         pattern=HISTOGRAM,
                         longest=1024,
                     ),
-                    "quantile": number("Which quantile.", 0.5, 0.999, default=0.95),
+                    "quantile": number("The quantile that is compared, such as 0.95.", 0.5, 0.999, default=0.95),
                     "maxIncrease": percent("The largest accepted increase over the stable revision.", default="15%"),
                     "maxSeconds": number(
                         "An absolute bound beside maxIncrease: seconds that the quantile must not exceed. Omitted: none.",
@@ -106,12 +106,12 @@ GUARD = record(
             record(
                 "A gate: exceeded it rolls back, unknown it holds.",
                 {
-                    "name": text("Its name in verdicts.", pattern=GATE_NAME, longest=63),
+                    "name": text("The name that verdicts show for the query.", pattern=GATE_NAME, longest=63),
                     "query": text(
                         "PromQL with one value; $namespace, $service, $stable, $canary are filled in.", longest=2048
                     ),
-                    "min": number("Smallest value accepted.", -MAX_NUMBER, MAX_NUMBER),
-                    "max": number("Largest value accepted.", -MAX_NUMBER, MAX_NUMBER),
+                    "min": number("The smallest value that is accepted.", -MAX_NUMBER, MAX_NUMBER),
+                    "max": number("The largest value that is accepted.", -MAX_NUMBER, MAX_NUMBER),
                     "interval": duration("How often it is asked.", default="30s"),
                 },
                 ("name", "query"),
@@ -138,7 +138,7 @@ ROLLOUT = record(
         ),
         "guard": GUARD,
         "afterPromotion": record(
-            "After the last step.",
+            "What follows when the last step is done.",
             {
                 "watch": duration("Go on judging for so long."),
                 "keepPrevious": duration(
@@ -150,7 +150,7 @@ ROLLOUT = record(
             "Compare the stable revision with its predecessor at like load, at any hour. Omitted: with the limits of the "
             "guard on ttft. {}: never.",
             {
-                "quantile": number("Which quantile of ttft. Omitted: the guard's.", 0.5, 0.999),
+                "quantile": number("The quantile of ttft that is watched. Omitted: the guard's.", 0.5, 0.999),
                 "maxIncrease": percent("The largest accepted increase. Omitted: the guard's."),
                 "confidence": confidence("Confidence of a conviction, in each four weeks. Omitted: the guard's."),
             },
@@ -159,7 +159,7 @@ ROLLOUT = record(
             "Alertmanager alerts about the canary's revision that roll it back, or pause it.",
             {
                 "matchLabels": table("Labels an alert must carry (beside namespace and service)."),
-                "onAlert": choice("What an alert does.", ("rollback", "pause"), default="rollback"),
+                "onAlert": choice("What an alert does to a rollout.", ("rollback", "pause"), default="rollback"),
                 "withoutRevision": choice(
                     "An alert without the label revision: ignore, or act on whatever canary there is. Omitted: ignore.",
                     ("ignore", "act"),
@@ -169,7 +169,7 @@ ROLLOUT = record(
         ),
         "historyLimit": integer("Revisions stored, with their spec, to go back to.", 1, 50, default=10),
         "route": record(
-            "Which requests are routed to the canary.",
+            "The requests that are routed to the canary whatever its weight.",
             {
                 "header": table(
                     "A request with all of these headers, each with its value, is routed to the canary, whatever the weight."

@@ -15,7 +15,10 @@ from pagefleet_operator.domain.spec.schema.fields import (
 )
 from pagefleet_operator.domain.spec.schema.targets import TARGET
 
-REPLICAS = {"min": integer("Fewest replicas.", 0, 1000), "max": integer("Most replicas.", 1, 1000)}
+REPLICAS = {
+    "min": integer("The fewest replicas that there may be.", 0, 1000),
+    "max": integer("The most replicas that there may be.", 1, 1000),
+}
 
 
 def _policies(verb: str) -> Schema:
@@ -24,7 +27,7 @@ def _policies(verb: str) -> Schema:
         record(
             "At most so much within a period.",
             {
-                "type": choice("What the value is.", ("Pods", "Percent")),
+                "type": choice("What the value counts: pods, or a percentage of the replicas.", ("Pods", "Percent")),
                 "value": integer("Replicas, or percent of the replicas at the period's beginning.", 1, 100000),
                 "period": duration("At most 30m."),
             },
@@ -60,14 +63,14 @@ SCALING = record(
             },
         ),
         "scaleUp": record(
-            "Growing.",
+            "How quickly replicas may be added.",
             {
                 "stabilization": duration("The load must need more for so long; a panic does not wait."),
                 "policies": _policies("growing"),
             },
         ),
         "scaleDown": record(
-            "Shrinking.",
+            "How quickly replicas may be removed.",
             {
                 "stabilization": duration(
                     "The highest desired number of this window counts. Without it: the start-up time, 30s to 5m."

@@ -31,12 +31,14 @@ SLO_SCHEMA = record(
             "The rolling window of the error budgets, from 1d to 90d.", pattern=DAYS, longest=3, default=DEFAULT_WINDOW
         ),
         "objectives": keyed(
-            "The promises.",
+            "The promises that the service makes.",
             "name",
             record(
                 "A promise about all requests, or about those of one priority.",
                 {
-                    "name": text("Its name in the status, metrics and alerts.", pattern=OBJECT_NAME, longest=63),
+                    "name": text(
+                        "The name of the promise in the status, metrics and alerts.", pattern=OBJECT_NAME, longest=63
+                    ),
                     "signal": choice(
                         "A latency as clients see it, the time in the gateway's queue included; or errors.",
                         (*LATENCIES, ERRORS),

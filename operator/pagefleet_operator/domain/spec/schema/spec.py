@@ -30,15 +30,17 @@ RESOURCES = record(
     "What a pod needs of a node: a replica, or one of its spec.engine.nodes.",
     {
         "accelerator": record(
-            "An extended resource.",
+            "The extended resource of the accelerators that a pod gets.",
             {
-                "name": text("Its name, such as nvidia.com/gpu.", pattern=RESOURCE_NAME),
+                "name": text("The name of the resource, such as nvidia.com/gpu.", pattern=RESOURCE_NAME),
                 "count": integer("How many for each pod: they share the model.", 1, 64, default=1),
             },
             ("name",),
         ),
         "cpu": text("CPU request; also the engine's threads, rounded up.", pattern=QUANTITY, longest=16, default="1"),
-        "memory": text("Memory request and limit.", pattern=QUANTITY, longest=16, default="4Gi"),
+        "memory": text(
+            "The memory that a pod requests, which is its limit too.", pattern=QUANTITY, longest=16, default="4Gi"
+        ),
         "sharedMemory": text(
             "Size of /dev/shm, which counts as memory. When omitted, engines whose processes share buffers have one "
             "without a size of its own.",
@@ -60,9 +62,11 @@ TOLERATION = record(
     "A core/v1 Toleration.",
     {
         "key": text("The taint's key; every taint when omitted, with operator Exists."),
-        "operator": choice("Equal when omitted.", ("Equal", "Exists", "Gt", "Lt")),
-        "value": text("The taint's value.", pattern=LABEL_VALUE, longest=63),
-        "effect": choice("Every effect when omitted.", ("NoSchedule", "PreferNoSchedule", "NoExecute")),
+        "operator": choice("How the taint's value is compared. Equal when omitted.", ("Equal", "Exists", "Gt", "Lt")),
+        "value": text("The value that the taint has.", pattern=LABEL_VALUE, longest=63),
+        "effect": choice(
+            "The effect of the taint. Every effect when omitted.", ("NoSchedule", "PreferNoSchedule", "NoExecute")
+        ),
         "tolerationSeconds": {
             "type": "integer",
             "description": "How long NoExecute is tolerated; for ever when omitted.",
@@ -91,21 +95,21 @@ SPREAD_CONSTRAINT = record(
 )
 
 PLACEMENT = record(
-    "Where replicas may run.",
+    "The nodes that replicas may run on.",
     {
         "nodeSelector": table("Labels a node must have.", {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE}),
-        "tolerations": array("Taints to tolerate.", TOLERATION, 32),
+        "tolerations": array("The taints of nodes that pods tolerate.", TOLERATION, 32),
         "topologySpread": {
             "type": "boolean",
             "description": "Spread replicas over nodes as far as that is possible, where topologySpreadConstraints is empty.",
             "default": True,
         },
-        "topologySpreadConstraints": array("How replicas are spread.", SPREAD_CONSTRAINT, 8),
+        "topologySpreadConstraints": array("How replicas are spread over zones and nodes.", SPREAD_CONSTRAINT, 8),
     },
 )
 
 SPEC = record(
-    "What should run.",
+    "The service that should run: its model, engine, replicas, rollouts and traffic.",
     {
         "model": MODEL,
         "engine": ENGINE,

@@ -20,16 +20,16 @@ UNTIL_RESUMED = "until resumed"
 TOKENS = record(
     "How long they are, log-normally.",
     {
-        "median": integer("Median.", 1, 100000),
+        "median": integer("The median of the tokens of a request.", 1, 100000),
         "sigma": number("Standard deviation of the logarithm.", 0, 3),
-        "max": integer("Longest.", 1, 100000),
+        "max": integer("The most tokens of a request.", 1, 100000),
     },
 )
 
 LOAD_TEST = record(
     "A synthetic load before users' requests reach the canary; its result is compared with the stable revision's own.",
     {
-        "requests": integer("How many requests.", 1, 100000),
+        "requests": integer("How many requests the test sends.", 1, 100000),
         "rate": number("Requests per second, as they would come by themselves.", 0.01, 10000),
         "promptTokens": TOKENS,
         "outputTokens": TOKENS,

@@ -23,13 +23,19 @@ def _target(name: str, schema: Schema, read: Callable[[Any], float]) -> Any:
 class Targets:
     """The load that each replica shall be kept at. A target without a default is None where the spec has none."""
 
-    queue_depth: float = _target("queueDepth", number("Waiting requests per replica.", 0.1, 100000, default=4), float)
+    queue_depth: float = _target(
+        "queueDepth", number("Requests that may wait for each replica.", 0.1, 100000, default=4), float
+    )
     free_kv_pages: float = _target(
         "freeKVPages", part("Least share of free KV pages.", default="20%"), fraction
     )  # a share, 0 to 1
     ttft: float | None = _target(
         "ttft",
-        record("Time to first token.", {"p95": duration("Its 95th percentile.")}, ("p95",)),
+        record(
+            "The time to the first token that replicas are added for.",
+            {"p95": duration("The 95th percentile that replicas should keep.")},
+            ("p95",),
+        ),
         lambda raw: seconds(raw["p95"]),
     )
 

@@ -53,7 +53,7 @@ QUEUE = record(
 PRIORITY = record(
     "A class of requests.",
     {
-        "name": text("Its name, for people.", pattern=OBJECT_NAME, longest=63),
+        "name": text("The name of the class, for people and metrics.", pattern=OBJECT_NAME, longest=63),
         "header": {
             "type": "object",
             "description": "Headers and their exact values; a request with all of them is of this class.",
@@ -86,7 +86,7 @@ RATE_LIMIT = record(
     "What each value of a header may ask for, in all gateway pods together. Requests without the header share one allowance.",
     {
         "header": _header("The header that names the client, such as authorization or x-tenant."),
-        "requestsPerMinute": integer("Requests a minute.", 1, 10_000_000),
+        "requestsPerMinute": integer("Requests that are let through in a minute.", 1, 10_000_000),
         "tokensPerMinute": integer("Tokens a minute: the prompt's and the most the answer may have.", 1, 1_000_000_000),
     },
     ("header",),
@@ -95,10 +95,12 @@ RATE_LIMIT = record(
 PARENT = record(
     "A Gateway that the HTTPRoute attaches to; as in the Gateway API's ParentReference.",
     {
-        "group": text("API group.", pattern=OBJECT_NAME, default="gateway.networking.k8s.io"),
-        "kind": text("Kind.", pattern=KIND, longest=63, default="Gateway"),
-        "name": text("Its name.", pattern=OBJECT_NAME),
-        "namespace": text("Its namespace; the service's own when omitted.", pattern=OBJECT_NAME, longest=63),
+        "group": text("The API group of the Gateway.", pattern=OBJECT_NAME, default="gateway.networking.k8s.io"),
+        "kind": text("The kind of the parent, such as Gateway.", pattern=KIND, longest=63, default="Gateway"),
+        "name": text("The name of the Gateway.", pattern=OBJECT_NAME),
+        "namespace": text(
+            "The namespace of the Gateway; the service's own when omitted.", pattern=OBJECT_NAME, longest=63
+        ),
         "sectionName": text("One of its listeners; all that allow it when omitted.", pattern=OBJECT_NAME),
         "port": integer("Listeners on this port only.", 1, 65535),
     },
@@ -110,7 +112,7 @@ GATEWAY_API = record(
     {
         "parentRefs": array("The Gateways that serve it.", PARENT, 16, minItems=1),
         "hostnames": array(
-            "Host names that mean this service: its paths are then /v1/..., else /<namespace>/<name>/v1/...",
+            "Host names that mean this service: their paths are /v1/..., without them /<namespace>/<name>/v1/... is the service's path.",
             text("A host name; *. in front matches every name below it.", pattern=HOST_NAME),
             16,
         ),
@@ -121,8 +123,8 @@ GATEWAY_API = record(
         "picker": record(
             "The endpoint picker of the InferencePool: a pagefleet-gateway Service in the service's namespace.",
             {
-                "service": text("Its name.", pattern=OBJECT_NAME, longest=63, default=GATEWAY),
-                "port": integer("Its ext_proc port.", 1, 65535, default=9003),
+                "service": text("The name of the picker's Service.", pattern=OBJECT_NAME, longest=63, default=GATEWAY),
+                "port": integer("The port of its ext_proc server.", 1, 65535, default=9003),
                 "failureMode": choice(
                     "Without an answer of the picker: FailClose refuses, FailOpen takes any pod of any revision.",
                     ("FailClose", "FailOpen"),
@@ -148,7 +150,7 @@ TRAFFIC = record(
         "nextTokenTimeout": time_limit("Longest silence within an answer; no limit of its own when omitted."),
         "retries": integer("Other pods tried before the first byte.", 0, MAX_RETRIES, default=DEFAULT_RETRIES),
         "circuitBreaker": record(
-            "Limits per pod.",
+            "Limits of what a pod gets at once.",
             {
                 "maxRequestsPerPod": integer(
                     "Requests a pod may have in flight before others wait or go to the fallback.",
@@ -170,7 +172,7 @@ TRAFFIC = record(
             },
             ("maxOutputTokens",),
         ),
-        "rateLimits": array("Each holds for itself.", RATE_LIMIT, 16),
+        "rateLimits": array("Limits of requests, each of which holds for itself.", RATE_LIMIT, 16),
         "fallback": record(
             "Another service when this one cannot answer.",
             {
