@@ -96,6 +96,8 @@ STATISTICS = (
     "auto",
     "tests/property/test_watch_day.py",
     "tests/property/test_guard_in_flight.py",
+    "tests/unit/operator/test_operator_adjusted.py",
+    "tests/unit/operator/test_operator_demand_burst.py",
 )
 ONE_SERVICE = ("--services", "100", "--poisoned", "1")
 JOBS = (
@@ -103,8 +105,8 @@ JOBS = (
         ("{bin}/pagefleet-local", "prepare"), frozenset({ROOT, NODE})),
     Job("random-order", "no unit or property test needs another before it", 12, (*RANDOM_ORDER, "tests/unit", "tests/property"),
         1, (*RANDOM_ORDER, "tests/unit/cli", "tests/unit/contract")),
-    Job("statistics", "the watch through daily peaks, and clients of every kind, with more seeds", 5, STATISTICS, 5, STATISTICS,
-        environment={"PAGEFLEET_SEEDS": "8"}),
+    Job("statistics", "watch, guard and scaler: more seeds, longer traces", 5, STATISTICS, 5, STATISTICS,
+        environment={"PAGEFLEET_SEEDS": "8", "PAGEFLEET_NOISE_HOURS": "3"}),
     program("fuzz", "new examples for every hypothesis test, new requests to the engine", 60, "nightly.fuzz",
             ("--minutes", "60", "--seed", "{seed}"), 5, ("--minutes", "1", "--seed", "{seed}"), needs=()),
     Job("clients", "the clients of other projects do their ordinary work against an engine", 15,

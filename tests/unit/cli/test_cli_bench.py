@@ -139,14 +139,14 @@ def test_a_real_difference_is_found_and_its_size_is_in_the_interval() -> None:
 
 
 def test_equal_runs_are_rarely_called_different() -> None:
-    """30 pairs of equal runs each: at 99 % 0.3 are expected. Of correlated requests, drawing them one by one called 33 of
+    """12 pairs of equal runs each: at 99 % 0.12 are expected. Of correlated requests, drawing them one by one called 33 of
     100 pairs different, drawing blocks 2."""
-    for make, most in ((latencies, 3), (correlated, 5)):
+    for make in (latencies, correlated):
         called = [
             difference(make(300, 2 * seed), make(300, 2 * seed + 1), 0.5, seed).finding is not Finding.SAME
-            for seed in range(30)
+            for seed in range(12)
         ]
-        assert sum(called) <= most
+        assert sum(called) <= 1
 
 
 def test_too_few_requests_prove_nothing() -> None:

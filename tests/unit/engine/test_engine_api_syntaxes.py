@@ -188,7 +188,7 @@ PIECES = some.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=1500)
+@settings(max_examples=400)
 @given(
     some.lists(PIECES, max_size=14).map("".join),
     some.data(),

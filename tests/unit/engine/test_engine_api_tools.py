@@ -122,7 +122,7 @@ PIECES = some.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=600)
+@settings(max_examples=250)
 @given(some.lists(PIECES, max_size=12).map("".join), some.data(), some.sampled_from([HERMES, LLAMA]), some.booleans())
 def test_how_the_text_is_split_changes_nothing(text: str, data: Any, style: Style, eager: bool) -> None:
     cuts = sorted(data.draw(some.sets(some.integers(0, len(text)), max_size=8)))

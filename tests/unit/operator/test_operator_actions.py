@@ -71,7 +71,7 @@ def test_pause_holds_the_step_and_resume_begins_it_again() -> None:
 def test_an_untimed_pause_waits_for_resume() -> None:
     cluster = started([{"weight": 10}, {"pause": {}}, {"weight": 50}])
     cluster.until(lambda status: status.rollout.phase is Phase.PAUSED)
-    for _ in range(200):
+    for _ in range(60):
         cluster.tick()
     assert (cluster.status.rollout.phase, cluster.weight()) == (Phase.PAUSED, 10)
     cluster.act("resume")

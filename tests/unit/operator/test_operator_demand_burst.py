@@ -2,10 +2,11 @@
 rise take and with how sure it is, few requests that are looked at by chance are no saturation while saturation that is there is
 still found, a clear rise is extended to now, a clear fall ends the window unless the user gave one,
 what made up for a shortage is no need, the tokens of a request are those of the time that both readings and arrivals
-cover, and +-10 % of noise flaps nothing on the simulator's own trace."""
+cover, and +-10 % of noise flaps nothing on the simulator's own trace, of PAGEFLEET_NOISE_HOURS (3 in the night)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -31,6 +32,7 @@ from pagefleet_simulator.traces import synthetic, workloads
 
 BASE, SLOPE, PROMPT = 0.02, 0.0008, 0.15
 NOW = 3000.0
+NOISE_HOURS = float(os.environ.get("PAGEFLEET_NOISE_HOURS", "1"))
 
 
 def speed(running: float, rise: float = 0.0) -> float:
@@ -202,7 +204,7 @@ def test_noise_of_ten_percent_flaps_nothing() -> None:
     """The trace on which 7 -> 6 -> 7 came of a throughput that was guessed from too narrow a range of concurrencies, and
     7 -> 10 -> 8 of a new replica's late first tokens."""
     engine, lengths = profile.load("h100x4-llama-70b"), synthetic.Lengths(prompt=1500, output=700)
-    trace = synthetic.build("noise", 8 * sustainable(engine, *lengths.means), 1, 3.0, lengths)
+    trace = synthetic.build("noise", 8 * sustainable(engine, *lengths.means), 1, NOISE_HOURS, lengths)
     scaler = Ours(Scaling(min=1, max=16, target=Targets(ttft=2.0)))
     outcome = Simulation(Setting(engine, Bounds(1, 16), 7, seed=1), scaler, trace.arrivals, trace.seconds).run()
     meanwhile = [event for event in outcome.events if event.time < trace.seconds]

@@ -30,13 +30,14 @@ WORST = {
 
 @pytest.mark.parametrize("line", WORST.values(), ids=WORST.keys())
 def test_the_worst_page_takes_little_time(line: str) -> None:
-    """About 20 ms on the machine of the figures; a page of 4 MiB took up to 9 s before. Ten times as long is a failure."""
+    """About 20 ms on the machine of the figures; a page of 4 MiB took up to 9 s before. Ten times as long is a failure. Time that
+    other programs had the processor for does not count."""
     page = (line * (metrics_page.MAX_BYTES // len(line) + 1))[: metrics_page.MAX_BYTES]
     took = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.thread_time()
         with_error = _samples(page)
-        took.append(time.perf_counter() - began)
+        took.append(time.thread_time() - began)
     assert min(took) < 0.2, with_error
 
 
@@ -67,16 +68,17 @@ def test_every_label_and_value_is_read_as_it_was_written(series: list[tuple[dict
 
 
 async def test_a_long_answer_does_not_hold_up_the_event_loop() -> None:
-    """A tick of 1 ms runs beside an answer of 8 MiB; json.loads alone keeps the loop for about 100 ms."""
+    """Another task runs beside an answer of 8 MiB; json.loads alone keeps the loop for about 100 ms. Time that other programs had the
+    processor for does not count."""
     entry = {"start": 1.0, "revision": "aaaa", "requests": 9, "errors": 0, "ttft": {str(n): 1 for n in range(40)}}
     text = json.dumps({"instance": "g", "slices": [entry] * (8_000_000 // len(json.dumps(entry))), "now": 1.0})
     gaps, done = [0.0], asyncio.Event()
 
     async def tick() -> None:
-        last = time.perf_counter()
+        last = time.thread_time()
         while not done.is_set():
             await asyncio.sleep(0)
-            now = time.perf_counter()
+            now = time.thread_time()
             gaps.append(now - last)
             last = now
 
@@ -102,13 +104,13 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
 )
 def test_a_long_answer_is_read_as_json_reads_it(document: dict[str, Any], indent: int | None, short: int) -> None:
     with mock.patch.object(long_json, "SHORT", short):
-        _read_as_json_reads_it(document, indent)
+        asyncio.run(_read_as_json_reads_it(document, indent))
 
 
-def _read_as_json_reads_it(document: dict[str, Any], indent: int | None) -> None:
+async def _read_as_json_reads_it(document: dict[str, Any], indent: int | None) -> None:
     for whole, long in ((document, ("slices",)), ({"data": document, "status": "x"}, ("data", "slices"))):
         text = json.dumps(whole, indent=indent)
-        assert asyncio.run(long_json.load(text, long, unlimited())) == whole
+        assert await long_json.load(text, long, unlimited()) == whole
         for cut in range(0, len(text), 7):
             with pytest.raises(ValueError):
-                asyncio.run(long_json.load(text[:cut], long, unlimited()))
+                await long_json.load(text[:cut], long, unlimited())
