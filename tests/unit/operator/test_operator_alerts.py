@@ -9,6 +9,7 @@ import io
 import json
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from aiohttp import web
 from support.sample_service import sample
 
 from pagefleet_local.assets import debian
+from pagefleet_operator.alerts.coalesce import KNOWN_SECONDS, PAUSE_SECONDS
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.alerts.payload import MAX_STORED
 from pagefleet_operator.domain.status import codec
@@ -168,16 +170,18 @@ async def test_the_token_is_read_again(hook: Hook) -> None:
 
 
 async def test_a_storm_is_few_writes(hook: Hook) -> None:
-    """1,000 posts at once: the same alert, others, resolved ones, in any order."""
+    """1,000 posts at once: the same alert, others, resolved ones, in any order. At most five writes a second, however long a busy
+    machine takes to send them."""
+    began = time.monotonic()
     bodies = [payload(alert(f"f{n % 40}", ("firing", "firing", "resolved")[n % 3])) for n in range(1000)]
     codes = await asyncio.gather(*(hook.post(body) for body in bodies))
     assert set(codes) == {200}
-    assert hook.store.writes <= 5
+    assert hook.store.writes <= max(5.0, 1 + (time.monotonic() - began) / PAUSE_SECONDS)
     assert len(hook.store.alerts) <= MAX_STORED
-    before = hook.store.writes
+    before, began = hook.store.writes, time.monotonic()
     codes = await asyncio.gather(*(hook.post(payload(alert("f1"))) for _ in range(300)))
     assert set(codes) == {200}
-    assert hook.store.writes == before
+    assert hook.store.writes - before <= (time.monotonic() - began) / KNOWN_SECONDS, "it is stored already"
 
 
 async def test_a_storm_about_others_does_not_push_out_what_counts(hook: Hook) -> None:
