@@ -18,15 +18,15 @@ LARGE = ".safetensors"
 
 @dataclass
 class Hub:
-    """`files` by name. Large ones (*.safetensors) come from the store, after a redirect. `breaks` are for answers with their body: the
-    bytes after which the connection is closed, each used once. `damaged` names files whose last byte is sent wrong, and how often.
+    """`files` by name. Large ones (*.safetensors) come from the store, after a redirect. `breaks` has by file the
+    bytes of an answer after which the connection is closed, each used once. `damaged` names files whose last byte is sent wrong, and how often.
     `held` is waited for before each block."""
 
     name: str
     files: dict[str, bytes]
     token: str = ""
     ranges: bool = True
-    breaks: list[int] = field(default_factory=list)
+    breaks: dict[str, list[int]] = field(default_factory=dict)
     damaged: dict[str, int] = field(default_factory=dict)
     refused: list[int] = field(default_factory=list)  # statuses of the next answers
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # path, Range, Authorization
@@ -112,10 +112,10 @@ def served(hub: Hub) -> Iterator[Hub]:
                 self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
             self.send_header("Content-Length", str(len(data) - start))
             self.end_headers()
-            end = start + hub.breaks.pop(0) if hub.breaks else len(data)
+            end = start + hub.breaks[name].pop(0) if hub.breaks.get(name) else len(data)
             for at in range(start, min(end, len(data)), 65536):
                 if hub.held_after is not None and hub.sent >= hub.held_after:
-                    hub.held.wait(60)
+                    hub.held.wait()
                 block = data[at : min(at + 65536, end)]
                 self.wfile.write(block)
                 hub.sent += len(block)
