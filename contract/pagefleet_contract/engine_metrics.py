@@ -53,6 +53,7 @@ NUMBERS = {
     "kvPagesFree": "KV pages that are blank: neither in use nor with a reusable prefix.",
     "kvPagesCached": "KV pages that are not in use but hold a reusable prefix. The free pages are these and kvPagesFree.",
     "tokens": "A counter of the tokens that were generated.",
+    "promptTokens": "A counter of the tokens of prompts.",
     "preemptions": "A counter of the requests that were preempted.",
 }
 HISTOGRAMS = ("ttft", "e2e", "itl", "queue")  # of latency, by the names of the guard's signals
@@ -86,6 +87,7 @@ class EngineMetrics:
     kvPagesFree: str = ""  # noqa: N815
     kvPagesCached: str = ""  # noqa: N815
     tokens: str = ""
+    promptTokens: str = ""  # noqa: N815
     preemptions: str = ""
     ttft: str = ""
     e2e: str = ""
@@ -104,6 +106,7 @@ OURS = EngineMetrics(
     kvPagesFree=KV_PAGES_FREE,
     kvPagesCached=KV_PAGES_CACHED,
     tokens=GENERATION_TOKENS,
+    promptTokens=PROMPT_TOKENS,
     preemptions=PREEMPTIONS,
     ttft=TTFT,
     e2e=E2E,

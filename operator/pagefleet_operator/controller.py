@@ -67,6 +67,7 @@ class Reconciler:
         await self._order(key, plan.spares)
         self._metrics.planned(namespace, name, plan)
         self._metrics.load.planned(observation, plan)
+        self._metrics.llm_cost.planned(observation, plan)
         self._asleep(key, plan.asleep)
         self._shown(observation, plan.status, now)
         return plan.requeue

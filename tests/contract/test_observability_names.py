@@ -228,18 +228,24 @@ def test_runbooks_name_commands_that_exist() -> None:
 
 
 def test_what_is_told_to_other_scalers_uses_what_exists() -> None:
-    """KEDA's query and prometheus-adapter's rule as docs/autoscaling.md has them, and every metric that it names."""
+    """KEDA's query, the HPA's metric and prometheus-adapter's rule as docs/autoscaling.md has them, and every metric that it names."""
     text = (CHECKOUT / "docs/autoscaling.md").read_text()
     blocks = [
-        yaml.safe_load(block)
-        for block in re.findall(r"```yaml\n(kind: .*?|apiVersion: keda.*?|rules:.*?)```", text, re.S)
+        document
+        for block in re.findall(r"```yaml\n(kind: .*?|apiVersion: keda.*?|externalRules:.*?)```", text, re.S)
+        for document in yaml.safe_load_all(block)
     ]
     (keda,) = (block for block in blocks if block.get("kind") == "ScaledObject")
-    (adapter,) = (block for block in blocks if "rules" in block)
+    (hpa,) = (block for block in blocks if block.get("kind") == "HorizontalPodAutoscaler")
+    (adapter,) = (block for block in blocks if "externalRules" in block)
+    assert hpa["spec"]["scaleTargetRef"] == keda["spec"]["scaleTargetRef"]
+    (external,) = (metric["external"] for metric in hpa["spec"]["metrics"])
+    assert external["target"]["type"] == "AverageValue"
+    assert external["metric"]["name"] in {uses(rule["seriesQuery"])[0].metric for rule in adapter["externalRules"]}
     assert keda["spec"]["scaleTargetRef"]["kind"] == "InferenceService"
     for trigger in keda["spec"]["triggers"]:
         check(trigger["metadata"]["query"])
-    for rule in adapter["rules"]:
+    for rule in adapter["externalRules"]:
         check(rule["seriesQuery"])
         template = {
             "<<.Series>>": uses(rule["seriesQuery"])[0].metric,

@@ -55,7 +55,7 @@ def test_every_field_of_the_crd_has_a_row() -> None:
 
 
 def test_every_metric_has_a_row() -> None:
-    named = set(re.findall(r"^\| `(pagefleet_\w+)` ", PAGES["metrics.md"], re.MULTILINE))
+    named = set(re.findall(r"^\| `((?:pagefleet|llm|gen_ai)_\w+)` ", PAGES["metrics.md"], re.MULTILINE))
     texts = [EngineMetrics("m", EngineConfig("file:///m")).text(), gateway_metrics().text(), OperatorMetrics().text()]
     documented = {
         line.split()[2]

@@ -10,6 +10,7 @@ from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_operator.domain import conditions
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision import snapshot
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests import workload
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
@@ -96,8 +97,23 @@ def _move(turn: SpecTurn) -> Plan:
     slo = budget.record(spec.slo, turn.observation.slo, turn.observation.status.slo, turn.now)
     report.announce(slo, turn.observation.status.slo, turn.journal)
     plan = _plan(turn, Decisions(stage, replicas, drained, history, sized.records, warm, sized.limit, slo=slo))
-    plan = replace(plan, needed=sized.needed or {}, replica_cost=spec.replica_cost)
+    plan = replace(
+        plan,
+        needed=sized.needed or {},
+        replica_cost=spec.replica_cost,
+        replica_costs=_replica_costs(spec, plan.status.revisions),
+        model=spec.pods.model.served_name or turn.observation.name,
+    )
     return replace(plan, job=_load_test_job(turn, stage, history))
+
+
+def _replica_costs(spec: Spec, revisions: Iterable[RevisionRecord]) -> dict[str, float]:
+    """The price of a replica of each revision that has any, for an hour; {} when the spec gives no price."""
+    if spec.cost.per_accelerator_hour is None:
+        return {}
+    held = [record for record in revisions if record.desired or record.ready]
+    costs = {record.hash: spec.cost.of_replica(revision_spec(record.spec)) for record in held}
+    return {name: price for name, price in costs.items() if price is not None}
 
 
 def _hold(turn: Turn, invalid: Problem) -> Plan:

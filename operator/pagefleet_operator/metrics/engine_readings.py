@@ -25,7 +25,7 @@ MAX_PODS = 10_000  # readings that are remembered
 # By the names of EngineMetrics. A page must have each of these that its engine is known to report; other gauges of a load
 # may be absent.
 REQUESTS, PAGES = ("waiting", "running"), ("kvUsage", "kvPages", "kvPagesFree", "kvPagesCached")
-READ = tuple(dict.fromkeys((*GAUGES.values(), *PAGES, *RATES)))
+READ = tuple(dict.fromkeys((*GAUGES.values(), *PAGES, *RATES.values())))
 # How many pages an engine is taken to have that reports only the share in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
 OUR_ENGINE = Engine()
@@ -71,7 +71,7 @@ def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
             kv_pages_free=free,
         ),
         sleeping=asleep > 0 if asleep is not None else None,
-        counters={name: known[name] for name in RATES if name in known},
+        counters={field: known[name] for field, name in RATES.items() if name in known},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.web.own_llm_cost_metrics import LLMCostMetrics
 from pagefleet_operator.web.own_load_metrics import LoadMetrics
 from pagefleet_operator.web.own_rollout_metrics import RolloutMetrics
 
@@ -41,6 +42,7 @@ class Metrics:
         )
         self.weight = Gauge("pagefleet_weight", "Percent of requests", [*service, "revision"], registry=self.registry)
         self.load = LoadMetrics(self.registry)
+        self.llm_cost = LLMCostMetrics(self.registry)
         self._rollout = RolloutMetrics(self.registry)
         self._series: dict[tuple[str, str], set[str]] = {}
 
@@ -61,6 +63,7 @@ class Metrics:
 
     def forget(self, namespace: str, service: str) -> None:
         self.load.forget(namespace, service)
+        self.llm_cost.forget(namespace, service)
         self._rollout.forget(namespace, service)
         self._drop(namespace, service, self._series.pop((namespace, service), set()))
 

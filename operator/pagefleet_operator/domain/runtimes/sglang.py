@@ -47,6 +47,7 @@ METRICS = EngineMetrics(
     kvUsage="sglang:token_usage",
     kvPages="sglang:max_total_num_tokens",
     tokens="sglang:generation_tokens_total",
+    promptTokens="sglang:prompt_tokens_total",
     preemptions="sglang:num_retracted_requests_total",
     ttft="sglang:time_to_first_token_seconds",
     e2e="sglang:e2e_request_latency_seconds",

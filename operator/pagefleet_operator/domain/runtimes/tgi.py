@@ -38,6 +38,7 @@ METRICS = EngineMetrics(
     waiting="tgi_queue_size",
     running="tgi_batch_current_size",
     tokens="tgi_request_generated_tokens_sum",
+    promptTokens="tgi_request_input_length_sum",
     e2e="tgi_request_duration",
     queue="tgi_request_queue_duration",
     finished=("tgi_request_success", "tgi_request_failure"),

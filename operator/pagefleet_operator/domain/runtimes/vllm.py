@@ -58,6 +58,7 @@ METRICS = EngineMetrics(
     kvUsage="vllm:kv_cache_usage_perc",
     kvPages="vllm:cache_config_info{num_gpu_blocks}",
     tokens="vllm:generation_tokens_total",
+    promptTokens="vllm:prompt_tokens_total",
     preemptions="vllm:num_preemptions_total",
     ttft="vllm:time_to_first_token_seconds",
     e2e="vllm:e2e_request_latency_seconds",

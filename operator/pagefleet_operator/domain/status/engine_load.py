@@ -15,7 +15,8 @@ GAUGES = {
     "slots": "maxSequences",
     "kv_pages_cached": "kvPagesCached",
 }
-RATES = ("preemptions", "tokens")  # engines report these as counters; a load has their growth per second
+# Fields that engines report as counters, with their names there; a load has their growth per second.
+RATES = {"preemptions": "preemptions", "tokens": "tokens", "prompt_tokens": "promptTokens"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class EngineLoad:
 
     `kv_pages_free` counts the KV pages that a new request can take: blank pages, and cached pages that can be reused.
     `kv_pages_cached` counts the cached pages among them. A number is None where the engine does not report it.
-    `preemptions` and generated `tokens` are per second since the reading before; an engine's first reading has neither.
+    `preemptions`, generated `tokens` and `prompt_tokens` are per second since the reading before; an engine's first reading has
+    none of them.
     """
 
     running: int = 0  # requests
@@ -36,6 +38,7 @@ class EngineLoad:
     kv_pages_cached: int | None = None
     preemptions: float | None = None
     tokens: float | None = None
+    prompt_tokens: float | None = None
 
     @property
     def kv_pages_used(self) -> int:

@@ -65,6 +65,7 @@ class Plan:
     `spares`: orders to warm spares, carried out last.
     `needed`: replicas that the load needs, not rounded, by revision.
     `replica_cost`: the price of one replica for an hour, None when it is not known.
+    `replica_costs`: the same by revision, as each has its own pods. `model`: the name that clients put into `model`.
     `owner`: who is responsible for the service, for metrics; Events have it already.
     """
 
@@ -81,6 +82,8 @@ class Plan:
     deletion_costs: Mapping[str, int] = field(default_factory=dict)
     needed: Mapping[str, float] = field(default_factory=dict)
     replica_cost: float | None = None
+    replica_costs: Mapping[str, float] = field(default_factory=dict)
+    model: str = ""
     spares: tuple[SpareOrder, ...] = ()
     owner: Owner = field(default_factory=Owner)
 
