@@ -30,6 +30,7 @@ LLAMA, QWEN = "Llama-3-8B", "Qwen3-0.6B"
 TARGETS = {f"{LLAMA} bf16 batch 1": 200.0, f"{LLAMA} bf16 batch 64": 8500.0, f"{LLAMA} bf16 batch 256": 14000.0,
           f"{QWEN} bf16 mixed": 21000.0}  # fmt: skip
 READY_SECONDS, FP8_GAIN = 10.0, 1.5
+NGRAM_LEAST = 0.95  # times the speed without draft tokens: they are not made where they do not pay
 CASE_SECONDS, ALL_SECONDS = 150.0, 470.0  # a case, and all of them together
 
 
@@ -66,9 +67,11 @@ def cases(quick: bool, tiny: bool) -> list[Case]:
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_chunk_tokens": 32, "max_model_len": 256}
     alike = {"context": context, "requested": requested, "batches": batches, "settings": settings}
     fp8 = {**alike, "batches": batches[-2:], "settings": {**settings, "quantization": "fp8"}}
+    ngram = {**alike, "batches": batches[:2], "drafts": "ngram"}
     peer = {**alike, "batches": [batches[-1] if quick or tiny else 64], "requested": 6 if tiny else 64}
     return [
         Case(f"{LLAMA} bf16", "pagefleet", LLAMA, alike),
+        Case(f"{LLAMA} bf16 ngram", "pagefleet", LLAMA, ngram),
         Case(f"{LLAMA} bf16", "transformers", LLAMA, peer),
         Case(f"{LLAMA} fp8", "pagefleet", LLAMA, fp8),
         Case(f"{LLAMA} bf16 again", "pagefleet", LLAMA, {"settings": settings}),
@@ -147,6 +150,10 @@ def missed(lines: list[Line]) -> list[str]:
     full, half = by_name.get(f"{LLAMA} bf16 batch 64"), by_name.get(f"{LLAMA} fp8 batch 64")
     if full is not None and half is not None and half.decode < FP8_GAIN * full.decode:
         missed_names.append(f"fp8 {half.decode / full.decode:.2f} x bf16")
+    for name, line in by_name.items():
+        drafted = by_name.get(name.replace("bf16", "bf16 ngram"))
+        if drafted is not None and drafted is not line and drafted.decode < NGRAM_LEAST * line.decode:
+            missed_names.append(f"{drafted.name} {drafted.decode / line.decode:.2f} x without draft tokens")
     return missed_names
 
 

@@ -28,13 +28,14 @@ def loads(plan: dict[str, Any], vocabulary: int) -> dict[str, list[Prompt]]:
 
 
 def ours(plan: dict[str, Any]) -> None:
-    from pagefleet_engine.core.requests import EngineConfig
+    from pagefleet_engine.core.requests import EngineConfig, Speculation
     from pagefleet_engine.runner.device.engine import DeviceEngine
 
     device = torch.device(plan["device"])
     if device.type == "cpu":
         torch.set_num_threads(1)
-    config = EngineConfig(plan["model"], **plan["settings"])
+    drafts = Speculation(plan["drafts"]) if "drafts" in plan else None
+    config = EngineConfig(plan["model"], speculation=drafts, **plan["settings"])
     engine = DeviceEngine(config, device)
     emit({"ready": engine.description, "pages": engine.stats().pages_total})
     for name, asked in loads(plan, engine.vocab_size).items():

@@ -37,8 +37,6 @@ def check(flags: argparse.Namespace, device: str) -> None:
         return
     if flags.kernels == "native":
         raise ValueError("--kernels=native needs --device=cpu")
-    if flags.speculation not in (None, "none"):
-        raise ValueError("--speculation needs --device=cpu")
     if flags.lora_adapter and flags.tensor_parallel_size > 1:
         raise ValueError("--lora-adapter needs --tensor-parallel-size=1")
     if flags.kv_offload_memory and flags.no_prefix_caching:

@@ -97,6 +97,39 @@ def test_two_ranks_agree_on_draws_sleep_and_what_the_host_chooses(tmp_path: Path
     assert {(name, 0): tokens for name, tokens in together.items()} == alone
 
 
+@pytest.mark.parametrize("method", ["ngram", "draft"])
+def test_two_ranks_verify_draft_tokens_alike(method: str, tmp_path: Path) -> None:
+    """The ranks share the draft model as they share the model."""
+    uri, reference = saved(tmp_path / "model", initializer_range=0.1)
+    reference.model.layers[1].mlp.down_proj.weight.data *= 0.3
+    reference.save_pretrained(tmp_path / "draft")
+    asked: list[dict[str, Any]] = [
+        {"tokens": [*prompt, *prompt], "max_tokens": 24, "temperature": 0.7 * (index % 2), "seed": index, **extra}
+        for index, (prompt, extra) in enumerate(
+            zip(prompts(5, longest=20), [{}, {}, {"frequency_penalty": 1.0}, {}, {}], strict=True)
+        )
+    ]
+    requests = [
+        ask(str(index), one["tokens"], 24, **{name: one[name] for name in one if name not in ("tokens", "max_tokens")})
+        for index, one in enumerate(asked)
+    ]
+    alone = finish(device_engine(uri, max_num_batched_tokens=48), requests)
+    draft = f"file://{tmp_path / 'draft'}" if method == "draft" else None
+    ended = two_ranks(uri, asked, draft=[method, draft], sleep_levels=[1, 2])
+    assert ended.returncode == 0, ended.stderr
+    told, together = ended.stdout.splitlines()[-2:]
+    assert {(name, 0): tokens for name, tokens in json.loads(together).items()} == alone
+    assert int(told.split()[0]) > 0, told
+
+
+def test_ranks_that_cannot_share_a_draft_model_name_it(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path / "model")
+    draft, _ = saved(tmp_path / "draft", num_key_value_heads=1)
+    ended = two_ranks(uri, prompts(1), draft=["draft", draft])
+    assert ended.returncode != 0
+    assert "spec.model.speculation.model: 2 GPUs cannot share the model's kv_heads of 1" in ended.stderr
+
+
 def test_the_death_of_a_rank_ends_the_engine_and_says_so(tmp_path: Path) -> None:
     uri, _ = saved(tmp_path)
     ended = two_ranks(uri, prompts(4), kill=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.engine.drafts import Always
 from support.engine.reference import KERNELS, Served, ask, engine, serve, tiny
 
 from pagefleet_engine.core.requests import EngineRequest, Speculation
 from pagefleet_engine.core.sequence import TokenSequence
-from pagefleet_engine.core.speculation import DraftPlanner
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.cpu.engine import Engine
 from pagefleet_kernels.cpu import Batch
@@ -22,13 +22,6 @@ from pagefleet_kernels.cpu import Batch
 CULPRIT, POISON = "culprit", (298, 299)  # a request, and tokens that its prompt begins with
 VOCABULARY = 300
 Fault = Callable[[Engine, pytest.MonkeyPatch], None]
-
-
-class Always(DraftPlanner):
-    """A planner that drafts whether drafting pays or not."""
-
-    def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
-        return [min(many, self.limit) for _, many in offers]
 
 
 @pytest.fixture(scope="module")

@@ -3,39 +3,16 @@ around it."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from support.engine.drafts import FEW_TOKENS, Always, Switched, assert_distributed, mixed, prompts
 from support.engine.reference import KERNELS, ask, assert_all_greedy, engine, serve, tiny
 
-from pagefleet_engine.core.requests import EngineRequest, Speculation
-from pagefleet_engine.core.speculation import DraftPlanner
+from pagefleet_engine.core.requests import Speculation
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.cpu.engine import Engine
-
-SEEDED = {"temperature": 0.8, "top_p": 0.95, "top_k": 60, "seed": 4}
-
-
-class Always(DraftPlanner):
-    """A planner that drafts whether drafting pays or not."""
-
-    def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
-        return [min(many, self.limit) for _, many in offers]
-
-
-class Switched(DraftPlanner):
-    """A planner that drafts while `on` is true."""
-
-    on = False
-
-    def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
-        return [min(many, self.limit) if self.on else 0 for _, many in offers]
 
 
 def drafting(model: str, method: str, draft: str | None = None, **changes: Any) -> Engine:
@@ -43,28 +20,6 @@ def drafting(model: str, method: str, draft: str | None = None, **changes: Any) 
     assert made._speculator is not None
     made._speculator.planner = Always(4)
     return made
-
-
-def prompts(count: int) -> list[list[int]]:
-    """Return prompts of random tokens, some of which repeat. Every second prompt begins like the first."""
-    chosen = random.Random(3)
-    shared = [chosen.randrange(3, 300) for _ in range(40)]
-    return [
-        shared[: chosen.randrange(0, 40) * (index % 2)] + [chosen.randrange(3, 300) for _ in range(9)] * (1 + index % 3)
-        for index in range(count)
-    ]
-
-
-def mixed(n: int = 1) -> list[EngineRequest]:
-    """Return greedy and seeded requests, some of them without drafts."""
-    others: list[dict[str, Any]] = [
-        {}, SEEDED, {}, SEEDED, {"logprobs": 2}, {"frequency_penalty": 0.5}, {"min_tokens": 5, "temperature": 1.0, "seed": 1},
-        {"logit_bias": ((7, 3.0),)}, {"repetition_penalty": 1.2, **SEEDED},
-    ]  # fmt: skip
-    return [
-        ask(str(index), prompt, 24, n=n if index % 3 == 1 else 1, **others[index % len(others)])
-        for index, prompt in enumerate(prompts(18))
-    ]
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft", "itself"])
@@ -154,29 +109,16 @@ def test_a_choice_that_depends_on_more_than_logits_has_no_drafts(sampling: dict[
 
 @pytest.mark.parametrize("method", ["ngram", "draft", "itself"])
 def test_unseeded_draws_follow_the_models_distribution(method: str, tmp_path: Path) -> None:
-    """Chi-square of three tokens in a row against the exact product of softmaxes; it exceeds the bound by chance once in
-    10^8 runs."""
-    sizes = {"vocab_size": 6, "initializer_range": 0.08, "eos_token_id": 1}
-    uri, reference = tiny(tmp_path / "model", **sizes)
-    draft = uri if method == "itself" else tiny(tmp_path / "draft", 9, **sizes)[0]
+    uri, reference = tiny(tmp_path / "model", **FEW_TOKENS)
+    draft = uri if method == "itself" else tiny(tmp_path / "draft", 9, **FEW_TOKENS)[0]
     served = drafting(uri, "ngram" if method == "ngram" else "draft", None if method == "ngram" else draft)
-    prompt = [3, 4, 5, 3, 4, 0, 1, 3, 4, 2, 5, 0]
-    drawn: Counter[tuple[int, ...]] = Counter()
-    for batch in range(80):
-        answers = serve(served, [ask(f"{method}{batch}", prompt, 3, n=64, temperature=1.3)])
-        drawn.update(tuple(answer.tokens) for answer in answers.values())
-    with torch.inference_mode():
-        texts = torch.tensor([[*prompt, *pair] for pair in product(range(6), repeat=2)])
-        steps = (reference(texts).logits[:, -3:] / 1.3).softmax(dim=-1).double().view(6, 6, 3, 6)
-    exact = (steps[0, 0, 0][:, None] * steps[:, 0, 1])[:, :, None] * steps[:, :, 2]
-    total = drawn.total()
-    deviation = sum(
-        (drawn[cell] - total * float(exact[cell])) ** 2 / (total * float(exact[cell]))
-        for cell in product(range(6), repeat=3)
-    )
-    assert total == 80 * 64
-    assert float(exact.min()) * total > 3, "too few draws for the test to mean anything"
-    assert 100 < deviation < 360, deviation  # 215 degrees of freedom: 215 +- 21
+
+    def draw(name: str, prompt: list[int]) -> list[list[int]]:
+        return [
+            one.tokens for one in serve(served, [ask(f"{method}{name}", prompt, 3, n=64, temperature=1.3)]).values()
+        ]
+
+    assert_distributed(draw, reference)
     assert served.stats().draft_tokens > 1000
 
 

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 from support.engine.device_engine import FAMILIES, device_engine, finish, prompts, saved
+from support.engine.drafts import Always, Turns
 from support.engine.reference import ask, assert_greedy
+
+from pagefleet_engine.core.requests import Speculation
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -50,6 +53,31 @@ def test_graphs_give_the_tokens_of_single_launches(tmp_path: Path) -> None:
     assert with_graphs._rank.executor.graphs
     without._rank.executor.graphs = {}
     assert finish(with_graphs, asked) == finish(without, asked)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("method", ["ngram", "draft", "itself"])
+def test_draft_tokens_change_no_answer(method: str, graphs: bool, tmp_path: Path) -> None:
+    """Through the graphs that verify and those of the draft model, and by single launches; ahead, in turn and between the two."""
+    uri, reference = saved(tmp_path / "model", initializer_range=0.1)
+    asked = [
+        ask(str(i), [*prompt, *prompt], 40, temperature=0.7 * (i % 2), seed=i) for i, prompt in enumerate(prompts(13))
+    ]
+    expected = finish(cuda(uri), asked)
+    if method == "draft":
+        reference.model.layers[1].mlp.down_proj.weight.data *= 0.3
+    reference.save_pretrained(tmp_path / "draft")
+    draft = None if method == "ngram" else f"file://{tmp_path / 'draft'}"
+    served = cuda(uri, speculation=Speculation("draft" if draft else "ngram", 4, draft))
+    served._drafting.speculator.planner, served._drafting.turns = Always(4), Turns(lambda step: step % 9 > 2)
+    assert served._rank.executor.verifying
+    if not graphs:
+        served._rank.executor.verifying = {}
+        if served._rank._drafting is not None:
+            served._rank._drafting.graphs = {}
+    for _ in range(2):  # the second time from the prefix cache
+        assert finish(served, asked) == expected
+    assert served.stats().accepted_tokens > 20
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -7,8 +7,6 @@ from typing import Any
 
 from support.rule_examples import ADAPTERS, CUSTOM, GATEWAY_API, GPU, KEY, METRICS, NODES, SGLANG, TGI, VLLM, Example
 
-from pagefleet_operator.domain.base.revision_spec import NVIDIA
-
 
 def unsupported(field: str, value: object, *runtimes: dict[str, Any], other: object = None) -> list[Example]:
     """Return the runtimes without `field`, or with only `other` values of it."""
@@ -140,12 +138,6 @@ ENGINE_EXAMPLES = (
         "int8 is for the CPU",
         {"model.quantization": "int8", **GPU},
         {"model.quantization": "int8"},
-    ),
-    Example(
-        "spec.model.speculation",
-        f"is not supported with {NVIDIA}",
-        {"model.speculation.method": "ngram", **GPU},
-        {"model.speculation.method": "none", **GPU},
     ),
     *(
         Example(

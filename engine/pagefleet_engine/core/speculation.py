@@ -93,6 +93,10 @@ class DraftPlanner:
         self._costs: dict[int, dict[int, tuple[float, float]]] = {}
         self._steps_without = 0
 
+    def try_again(self) -> None:
+        """Let the next plan try draft tokens where none pay."""
+        self._steps_without = self.TRY_AGAIN - 1
+
     def observe(self, answers: int, tokens: int, seconds: float) -> None:
         """Learn that a step of `tokens` in all, one for each of `answers` and the draft tokens, took `seconds`."""
         costs, rest = self._costs.setdefault(answers.bit_length(), {}), 1 - self.MEMORY

@@ -20,7 +20,8 @@ from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.weights import Reader
 from pagefleet_engine.runner.device.steps.executor import Executor
 from pagefleet_engine.runner.device.steps.host_pages import IN, OUT, HostPages
-from pagefleet_engine.runner.device.steps.sizes import padded
+from pagefleet_engine.runner.device.steps.preparation import Preparation
+from pagefleet_engine.runner.device.steps.sizes import packed, padded
 from pagefleet_engine.runner.device.steps.state import State
 from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing
 from pagefleet_kernels.build_inputs import Inputs, build_inputs_reference
@@ -64,7 +65,8 @@ def executor(model: ModelConfig, fp8: bool, kv: torch.dtype) -> Executor:
     made = DeviceDecoder(model, reader, Shard(), MAX_POSITIONS, COMPILED, CPU, None)
     pool = made.pool(PAGES, PAGE, kv)
     state = State(64, MAX_POSITIONS // PAGE, PAGE, CPU, COMPILED)
-    return Executor(made, pool, state, COMPILED, MAX_POSITIONS, HostPages(pool, 2, COMPILED))
+    prepare = Preparation([pool], state, COMPILED, HostPages(pool, 2, COMPILED))
+    return Executor(made, pool, prepare, COMPILED, MAX_POSITIONS)
 
 
 def _weights(shape: tuple[int, ...], _out: torch.Tensor | None) -> torch.Tensor:
@@ -93,6 +95,15 @@ def decode(model: ModelConfig, size: int, fp8: bool = False, kv: torch.dtype = t
 
 
 @torch.inference_mode()
+def verify(model: ModelConfig, size: int, drafts: int) -> None:
+    """Compile a step of draft tokens in the shape that its graph has, and launched singly."""
+    one = replace(step(*[1 + drafts] * size), drafts=np.full(size, drafts, np.int32))
+    made, shape = executor(model, False, torch.bfloat16), (size, size * (1 + drafts))
+    made.verify(torch.from_numpy(packed(one, shape)), shape)
+    made.launch(one)
+
+
+@torch.inference_mode()
 def mixed(model: ModelConfig, fp8: bool = False, kv: torch.dtype = torch.bfloat16) -> None:
     executor(model, fp8, kv).launch(step(70, 1, 40))
 
@@ -100,6 +111,7 @@ def mixed(model: ModelConfig, fp8: bool = False, kv: torch.dtype = torch.bfloat1
 CASES: dict[str, Callable[[], object]] = {
     "llama decode 1": partial(decode, LLAMA, 1),
     "llama decode 64": partial(decode, LLAMA, 64),
+    "llama verify 8 x 4": partial(verify, LLAMA, 8, 4),
     "llama mixed": partial(mixed, LLAMA),
     "llama fp8 decode 64": partial(decode, LLAMA, 64, fp8=True),
     "llama fp8 mixed": partial(mixed, LLAMA, fp8=True),

@@ -4,14 +4,14 @@ the numbers that ranks are told, and how memory becomes pages."""
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 
 from pagefleet_engine import device_flags
-from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
+from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams, Speculation
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.main import configure
@@ -20,8 +20,18 @@ from pagefleet_engine.runner.device.model.upload import Upload
 from pagefleet_engine.runner.device.ranks.wire import decode, encode
 from pagefleet_engine.runner.device.steps import memory
 from pagefleet_engine.runner.device.steps.seats import Seats
-from pagefleet_engine.runner.device.steps.sizes import MAX_SIZE, graph_size, graph_sizes, padded
-from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing
+from pagefleet_engine.runner.device.steps.sizes import (
+    MAX_SIZE,
+    MAX_VERIFIED,
+    graph_size,
+    graph_sizes,
+    packed,
+    packed_sizes,
+    padded,
+    verify_shape,
+    verify_shapes,
+)
+from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing, none
 from pagefleet_engine.runner.start import start
 
 
@@ -67,7 +77,10 @@ def test_a_step_arrives_as_it_was_sent() -> None:
     seats = Seats(3, lambda _: -(2**63))
     one = answer("one", 9)
     one.pages = [1]
-    step = seats.describe([Work(one, 2, 7)], [(1, 2)], [(0, 3, 4), (1, 5, 6)], chosen_by_host=True)
+    one.draft = (7, 8)
+    step = seats.describe([Work(one, 4, 7, 2)], [(1, 2)], [(0, 3, 4), (1, 5, 6)], chosen_by_host=True)
+    assert (step.tokens.tolist(), step.drafts.tolist()) == ([4, 5, 6, 7, 8, 7, 8], [2])
+    step = replace(step, by_draft_model=True)
     received = decode(encode(step))
     for field in fields(DeviceStep):
         here, there = getattr(step, field.name), getattr(received, field.name)
@@ -97,6 +110,63 @@ def test_padding_reads_and_writes_nothing() -> None:
     assert columns.tolist() == [[7, -1, 0, 0], [5, 0, -1, -1], [3, 9, 0, 0]]
     assert not DeviceStep(*numbers, chosen_by_host=True).single
     assert not DeviceStep(*numbers[:4], np.array([0], np.int32)).single
+
+
+def drafting(*drafts: int) -> DeviceStep:
+    """Make a step of a token and some draft tokens of sequences on the seats 5, 0, 3, ... with 7, 9, 11, ... tokens before."""
+    every = np.arange(len(drafts), dtype=np.int32)
+    counts = np.array(drafts, np.int32) + 1
+    return DeviceStep(
+        np.arange(counts.sum(), dtype=np.int32), counts, 7 + 2 * every, np.array([5, 0, 3, 1], np.int32)[every], every,
+        drafts=counts - 1,
+    )  # fmt: skip
+
+
+def test_the_tokens_before_draft_tokens_and_they_are_sampled() -> None:
+    step = drafting(2, 0, 1)
+    tokens, sequences = step.sampled
+    assert (tokens.tolist(), sequences.tolist()) == ([0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 2, 2])
+    assert step.verifies and not step.single
+    # A prompt's chunk that goes on, before a sequence with draft tokens.
+    mixed = DeviceStep(
+        *(np.array(values, np.int32) for values in (range(8), [5, 3], [0, 4], [0, 1], [1])),
+        drafts=np.array([0, 2], np.int32),
+    )
+    tokens, sequences = mixed.sampled
+    assert (tokens.tolist(), sequences.tolist()) == ([5, 6, 7], [1, 1, 1])
+    assert not mixed.verifies
+    nothing = DeviceStep(none(), none(), none(), none(), none(), drafts=none())
+    assert not nothing.verifies and [part.tolist() for part in nothing.sampled] == [[], []]
+
+
+@pytest.mark.parametrize(("most", "drafts"), [(1, 1), (3, 4), (256, 4), (16, 16)])
+def test_every_small_step_of_draft_tokens_has_a_graph(most: int, drafts: int) -> None:
+    shapes = verify_shapes(most, drafts)
+    for count in range(1, min(most, MAX_VERIFIED) + 1):
+        for tokens in range(count + 1, count * (drafts + 1) + 1):
+            shape = verify_shape(count, tokens, shapes)
+            assert shape is not None and shape[0] >= count and shape[1] >= tokens
+            assert shape[1] <= (drafts + 1) * max(2 * count, count + 32)
+    assert verify_shape(min(most, MAX_VERIFIED) + 1, 1, shapes) is None
+
+
+def test_what_pads_draft_tokens_belongs_to_a_sequence_without_a_seat() -> None:
+    step, shape = drafting(2, 0, 1), (4, 10)
+    numbers = packed(step, shape)
+    own, owners, seats, starts, first = np.split(numbers, np.cumsum(packed_sizes(shape))[:-1])
+    assert own.tolist() == [0, 1, 2, 3, 4, 5, 0, 0, 0, 0]
+    assert owners.tolist() == [0, 0, 0, 1, 2, 2, 4, 4, 4, 4]
+    assert seats.tolist() == [5, 0, 3, -1, -1]
+    assert starts.tolist() == [7, 9, 11, 0, 0]
+    assert first.tolist() == [0, 3, 4, 6, 6, 10]
+
+
+def test_the_widest_step_has_every_draft_token() -> None:
+    config = EngineConfig("m", max_num_seqs=8, max_num_batched_tokens=100, speculation=Speculation("ngram", 3))
+    step = memory.widest_step(config, 1000)
+    assert step.verifies and step.counts.tolist() == [4] * 8
+    assert len(step.sampled[0]) == 32
+    assert len(memory.widest_step(replace(config, max_num_batched_tokens=10), 1000).seats) == 3
 
 
 def test_the_largest_step_spends_the_budget() -> None:
@@ -143,6 +213,8 @@ def test_a_gpu_has_sizes_of_its_own() -> None:
     config = serve("--device=cuda", "--tensor-parallel-size=2", "--kv-offload-memory=3Gi", "--quantization=fp8")
     assert (config.max_num_seqs, config.max_num_batched_tokens, config.max_chunk_tokens) == (256, 8192, 2048)
     assert (config.tensor_parallel_size, config.kv_offload_memory, config.device) == (2, 3 << 30, "cuda")
+    assert config.speculation is None
+    assert serve("--device=cuda", "--speculation=ngram").speculation == Speculation("ngram")
     config = serve("--device=cpu")
     assert (config.max_num_seqs, config.max_num_batched_tokens, config.max_chunk_tokens) == (64, 512, 128)
     assert config.long_prompt_tokens == 512
@@ -164,7 +236,6 @@ def test_a_chunk_that_is_asked_for_is_of_every_prompt() -> None:
         (["--device=cpu", "--kv-offload-memory=1Gi"], "--kv-offload-memory needs --device=cuda"),
         (["--device=cuda", "--kv-offload-memory=1Gi", "--no-prefix-caching"], "does not go with --no-prefix-caching"),
         (["--device=cuda", "--kernels=native"], "--kernels=native needs --device=cpu"),
-        (["--device=cuda", "--speculation=ngram"], "--speculation needs --device=cpu"),
         (["--device=cuda", "--tensor-parallel-size=9"], "is more than 8 on each of --nnodes=1"),
         (["--device=cuda", "--nnodes=17"], "must be 1 to 16"),
         (["--device=cuda", "--tensor-parallel-size=3", "--nnodes=2"], "cannot be shared by --nnodes=2"),

@@ -87,12 +87,7 @@ class Sampler:
         row = 0
         for work in work_items:
             sequence, rows = work.sequence, chosen[row : row + work.drafts + 1]
-            answers: tuple[tuple[int, ...], ...]
-            if work.answers > 1:
-                answers = tuple((token,) for token in rows[0])
-            else:
-                answers = (_verified([tokens[0] for tokens in rows], sequence.draft[: work.drafts]),)
-            results.append(answers)
+            results.append(answers := answered(work, rows))
             if row in raw:
                 for index, (token, *_) in enumerate(answers):
                     most = sequence.request.sampling.logprobs or 0
@@ -170,12 +165,17 @@ class Sampler:
         return history
 
 
-def _verified(drawn: list[int], draft: tuple[int, ...]) -> tuple[int, ...]:
-    """The drawn tokens up to the first one behind a rejected draft token: at least one."""
-    accepted = 0
+def answered(work: Work, rows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each of a work's answers. `rows` are those drawn of each of its rows, one for each answer.
+
+    Of one answer they are the tokens up to the first one behind a rejected draft token: at least one.
+    """
+    if work.answers > 1:
+        return tuple((token,) for token in rows[0])
+    drawn, draft, accepted = [tokens[0] for tokens in rows], work.sequence.draft[: work.drafts], 0
     while accepted < len(draft) and draft[accepted] == drawn[accepted]:
         accepted += 1
-    return tuple(drawn[: accepted + 1])
+    return (tuple(drawn[: accepted + 1]),)
 
 
 def logprobs(row: torch.Tensor, token: int, most: int) -> TokenLogprobs:

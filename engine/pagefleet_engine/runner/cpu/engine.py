@@ -29,11 +29,12 @@ from pagefleet_engine.runner.common.adapters import Adapters
 from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import bisected, report, start_over
+from pagefleet_engine.runner.common.speculator import DraftModel, Speculator
 from pagefleet_engine.runner.common.stats import computed, engine_stats, limits
 from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.cpu import batch
+from pagefleet_engine.runner.cpu.drafter import CpuDrafter
 from pagefleet_engine.runner.cpu.loading import Loaded, load
-from pagefleet_engine.runner.cpu.speculator import DraftModel, Speculator
 from pagefleet_kernels.cpu import operations
 
 Computed = tuple[
@@ -198,17 +199,19 @@ class Engine:
         if config.speculation is not None:
             self._speculator = Speculator(config.speculation)
             if loaded.draft is not None:
+                drafter = CpuDrafter(
+                    loaded.draft, loaded.draft_cache, config.page_size, self._sampler, self._operations
+                )
                 self._speculator = DraftModel(
-                    config.speculation, loaded.draft, loaded.draft_cache, self._sampler, self._operations,
-                    config.max_num_batched_tokens,
-                )  # fmt: skip
+                    config.speculation, drafter, config.page_size, config.max_num_batched_tokens
+                )
 
     def _step(self, now: float, outputs: list[TokenOutput]) -> None:
         """Add what the step brings to `outputs`."""
         began = time.perf_counter()
         outputs += self._scheduler.expire(now)
         if self._speculator is not None:
-            self._plan_drafts(self._speculator)
+            self._speculator.planned(self._scheduler)
         self._work_items = work_items = self._scheduler.schedule(now)
         self._computed = computed(work_items)
         whole = True
@@ -224,15 +227,6 @@ class Engine:
             self._steps += 1
             if self._speculator is not None and whole:
                 self._speculator.learn(work_items, time.perf_counter() - began)
-
-    def _plan_drafts(self, speculator: Speculator) -> None:
-        """Plan the step's draft tokens. They change only the speed: a step runs without them where planning raises."""
-        try:
-            speculator.plan(self._scheduler)
-        except Exception as error:
-            report("draft tokens could not be planned: this step has none", error)
-            for sequence in self._scheduler.running:
-                sequence.draft = ()
 
     def _compute(self, work_items: list[Work]) -> Computed:
         """Compute the work items. When it raises, only contents of pages have changed, and those are written again."""

@@ -13,6 +13,7 @@ from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.decoder import Decoder
 from pagefleet_engine.runner.common import machine
+from pagefleet_engine.runner.common.speculator import FIELD, check_draft
 from pagefleet_engine.runner.common.stats import longest
 from pagefleet_engine.runner.cpu import memory
 from pagefleet_kernels.cpu import KVPages, Operations
@@ -55,7 +56,8 @@ def _models(config: EngineConfig, operations: Operations) -> Loaded:
     draft_files: tuple[ModelConfig, weights.Weights] | None = None
     if config.speculation is not None and config.speculation.model is not None:
         draft_files = weights.load(source.resolve(config.speculation.model))
-        _check_draft(draft_files[0], model, length)
+        _check_heads(draft_files[0], FIELD)
+        check_draft(draft_files[0], model, length)
     files = [(model, unread), *([draft_files] if draft_files else [])]
     shapes = [(shape, file.element_bytes) for shape, file in files]
     pages = memory.pages(config, shapes, length, machine.memory_limit())
@@ -71,14 +73,3 @@ def _check_heads(model: ModelConfig, field: str) -> None:
         raise ModelError(
             field, f"the model's head_dim is {model.head_dim}; supported: a multiple of {LANES} up to {MAX_HEAD_DIM}"
         )
-
-
-def _check_draft(draft: ModelConfig, model: ModelConfig, length: int) -> None:
-    where = "spec.model.speculation.model"
-    _check_heads(draft, where)
-    if draft.vocab_size != model.vocab_size:
-        raise ModelError(
-            where, f"the draft model has {draft.vocab_size} tokens, the served one {model.vocab_size}: they must agree"
-        )
-    if draft.max_position < length:
-        raise ModelError(where, f"the draft model's length is {draft.max_position}, less than the served {length}")

@@ -5,27 +5,31 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from pagefleet_engine.core.blocks import root_hash
 from pagefleet_engine.core.messages import Pin
+from pagefleet_engine.core.offload import Move
 from pagefleet_engine.core.overlap import OverlapScheduler
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, TokenOutput
-from pagefleet_engine.core.work import Work
+from pagefleet_engine.core.work import Results, Work
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common.adapters import Adapters
 from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import report, start_over
-from pagefleet_engine.runner.common.sampling import Sampler
+from pagefleet_engine.runner.common.sampling import Sampler, answered
+from pagefleet_engine.runner.common.speculator import DraftModel, Speculator
 from pagefleet_engine.runner.common.stats import computed, engine_stats, limits
 from pagefleet_engine.runner.common.warm_up import warm_up
+from pagefleet_engine.runner.device.drafting import DeviceDrafter, Drafting
 from pagefleet_engine.runner.device.ranks.process_group import process_group
 from pagefleet_engine.runner.device.ranks.rank import Rank
 from pagefleet_engine.runner.device.steps.choice import choose, chosen_by_host, seed
 from pagefleet_engine.runner.device.steps.executor import InFlightStep, StepLogits
 from pagefleet_engine.runner.device.steps.seats import Seats
-from pagefleet_engine.runner.device.steps.step import DeviceStep
+from pagefleet_engine.runner.device.steps.step import DeviceStep, none
 from pagefleet_kernels.cpu import operations
 
 
@@ -34,8 +38,6 @@ class DeviceEngine:
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         self._config, self._steps, self._computed = config, 0, (0, 0)
-        if config.speculation is not None:
-            raise ModelError("spec.model.speculation", "is not supported on a GPU; remove it")
         self._workers = process_group(config, device)
         self._rank = Rank(config, self._workers.device(0), self._workers.join())
         self._adapters = Adapters(config.max_adapters, self._rank.adapter, self._rank.device)
@@ -107,19 +109,27 @@ class DeviceEngine:
         """Add what the step brings to `outputs`."""
         self._work_items = list(self._scheduler.flown)
         outputs += self._scheduler.expire(now)
-        if self._scheduler.must_wait:
+        drafting = self._drafting
+        in_turn = drafting is not None and drafting.in_turn(self._scheduler)
+        if self._scheduler.must_wait or in_turn:
             outputs += self._settle()
+        if drafting is not None:
+            (drafting.plan if in_turn else drafting.rest)(self._scheduler)
         work_items = self._scheduler.schedule(now)
         self._work_items += work_items
         self._computed = computed(work_items)
+        self._moves += self._scheduler.take_moves()
+        if drafting is not None:
+            drafting.scheduled(work_items, self._moves)
         if any(chosen_by_host(work) for work in work_items):
-            outputs += self._together(work_items)
+            brought = self._together(work_items)
+        elif in_turn and work_items:
+            brought = self._verified(work_items)
         else:
-            flight = self._launch(work_items) if work_items else None
-            outputs += self._settle()
-            if flight is not None:
-                self._scheduler.advance(work_items)
-                self._flight = flight
+            brought = self._ahead(work_items)
+        outputs += brought
+        if drafting is not None:
+            drafting.learn(work_items, in_turn, brought)
         self._steps += bool(work_items)
 
     def load_adapter(self, name: str, path: str) -> None:
@@ -193,20 +203,65 @@ class DeviceEngine:
         self._sampler = Sampler(operations(1, "reference"), config.eos_token_ids, grammars)
         self._prompts = Prompts(lambda hidden: self._prompt_logits.pop(0))
         self._seats = self._new_seats()
+        self._moves: list[Move] = []  # of pages, before the next step
+        self._drafting = self._new_drafting()
+
+    def _new_drafting(self) -> Drafting | None:
+        config, settings = self._config, self._config.speculation
+        if settings is None:
+            return None
+        speculator = Speculator(settings)
+        if settings.model is not None:
+            drafter = DeviceDrafter(self._draft)
+            speculator = DraftModel(settings, drafter, config.page_size, config.max_num_batched_tokens)
+        return Drafting(speculator, robust=self._rank.shard.size == 1)
 
     def _new_seats(self) -> Seats:
         return Seats(self._config.max_num_seqs, lambda answer: seed(self._sampler, answer, answer.index))
 
     def _launch(self, work_items: list[Work]) -> InFlightStep:
         changes = self._adapters.applied(work_items)
-        return self._rank.executor.launch(self._described(work_items, chosen_by_host=False), changes)
+        step = self._described(work_items)
+        self._workers.send(step)
+        return self._rank.executor.launch(step, changes)
 
-    def _described(self, work_items: list[Work], *, chosen_by_host: bool) -> DeviceStep:
+    def _draft(self, work_items: list[Work], draws: bool) -> InFlightStep:
+        """Launch a step of the draft model; `draws`: with the token after each work item."""
+        owners = np.arange(len(work_items) if draws else 0, dtype=np.int32)
+        step = replace(self._described(work_items), owners=owners, drafts=none(), by_draft_model=True)
+        self._workers.send(step)
+        return self._rank.executor_of(step).launch(step)
+
+    def _described(self, work_items: list[Work], *, chosen_by_host: bool = False) -> DeviceStep:
         scheduler = self._scheduler
         copies, scheduler.copies = scheduler.copies, []
-        step = self._seats.describe(work_items, copies, scheduler.take_moves(), chosen_by_host)
-        self._workers.send(step)
-        return step
+        moves, self._moves = [*self._moves, *scheduler.take_moves()], []
+        return self._seats.describe(work_items, copies, moves, chosen_by_host)
+
+    def _ahead(self, work_items: list[Work]) -> list[TokenOutput]:
+        """Launch a step, and return the outputs of the one before it."""
+        flight = self._launch(work_items) if work_items else None
+        outputs = self._settle()
+        if flight is not None:
+            self._scheduler.advance(work_items)
+            self._flight = flight
+        return outputs
+
+    def _verified(self, work_items: list[Work]) -> list[TokenOutput]:
+        """Launch a step that may have draft tokens, wait for it, and return its outputs. No other step is on its way."""
+        tokens = iter(self._launch(work_items).tokens())
+        results = [
+            answered(work, [[next(tokens)] for _ in range(work.drafts + 1)]) if work.samples else ()
+            for work in work_items
+        ]
+        return self._committed(work_items, results)
+
+    def _committed(self, work_items: list[Work], results: Results) -> list[TokenOutput]:
+        outputs = self._scheduler.commit(work_items, results)
+        if self._drafting is not None:
+            for origin, target in self._scheduler.copies:
+                self._drafting.speculator.copied(origin, target)
+        return outputs
 
     def _settle(self) -> list[TokenOutput]:
         if self._flight is None:
@@ -217,13 +272,15 @@ class DeviceEngine:
     def _together(self, work_items: list[Work]) -> list[TokenOutput]:
         """Run a step whose tokens the host chooses: wait for its results, and for those of the step before it."""
         changes = self._adapters.applied(work_items)
-        landed = self._rank.executor.compute(self._described(work_items, chosen_by_host=True), changes)
+        step = self._described(work_items, chosen_by_host=True)
+        self._workers.send(step)
+        landed = self._rank.executor.compute(step, changes)
         outputs = self._settle()
         self._take_prompts(work_items, landed)
         ending = [work for work in work_items if work.samples]
         results, token_logprobs = choose(ending, landed, self._rank.executor.state, self._sampler)
         answers = {id(work): result for work, result in zip(ending, results, strict=True)}
-        outputs_of_step = self._scheduler.commit(work_items, [answers.get(id(work), ()) for work in work_items])
+        outputs_of_step = self._committed(work_items, [answers.get(id(work), ()) for work in work_items])
         outputs += [
             replace(self._prompts.complete(output), logprobs=token_logprobs.get((output.request_id, output.index)))
             for output in outputs_of_step
@@ -243,6 +300,8 @@ class DeviceEngine:
         if index == 0:
             self._prompts.forget(request_id)
         self._sampler.forget(request_id, index)
+        if self._drafting is not None:
+            self._drafting.speculator.forget(request_id, index)
 
     @torch.inference_mode()
     def _warm_up(self) -> None:

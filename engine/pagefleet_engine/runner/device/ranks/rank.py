@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,19 +11,25 @@ from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model import adapters
 from pagefleet_engine.model.adapters import Adapter, Part
 from pagefleet_engine.model.checkpoint import source, weights
+from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.quantization import Method
-from pagefleet_engine.model.checkpoint.source import Format
+from pagefleet_engine.model.checkpoint.source import Format, ModelSource
+from pagefleet_engine.model.checkpoint.weights import Weights
+from pagefleet_engine.runner.common.speculator import FIELD as DRAFT
+from pagefleet_engine.runner.common.speculator import check_draft
 from pagefleet_engine.runner.common.stats import longest
 from pagefleet_engine.runner.device.model.model import DeviceDecoder, Pool
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.weights import Reader
 from pagefleet_engine.runner.device.steps import memory
-from pagefleet_engine.runner.device.steps.capture import capture
+from pagefleet_engine.runner.device.steps.capture import Capture
 from pagefleet_engine.runner.device.steps.executor import Executor
 from pagefleet_engine.runner.device.steps.host_pages import HostPages
-from pagefleet_engine.runner.device.steps.sizes import graph_sizes
+from pagefleet_engine.runner.device.steps.preparation import Preparation
+from pagefleet_engine.runner.device.steps.sizes import graph_sizes, verify_shapes
 from pagefleet_engine.runner.device.steps.state import State
+from pagefleet_engine.runner.device.steps.step import DeviceStep
 from pagefleet_kernels.kernels import REFERENCE, kernels
 from pagefleet_kernels.launch.plan import MAX_HEAD_DIM
 
@@ -39,7 +46,9 @@ class Rank:
         except ValueError as error:
             raise ModelError("spec.engine.image", str(error)) from error
         self._model: DeviceDecoder | None = None
+        self._draft: DeviceDecoder | None = None
         self._executor: Executor | None = None
+        self._drafting: Executor | None = None
         self.pages = 0
         self.host_places = 0
         self.wake()
@@ -50,6 +59,14 @@ class Rank:
         if self._executor is None:
             raise RuntimeError("the engine is asleep")
         return self._executor
+
+    def executor_of(self, step: DeviceStep) -> Executor:
+        """Return the executor of the model that computes the step. Raises RuntimeError while asleep, and without that model."""
+        if not step.by_draft_model:
+            return self.executor
+        if self._drafting is None:
+            raise RuntimeError("the engine is asleep, or has no draft model")
+        return self._drafting
 
     @property
     def description(self) -> dict[str, str]:
@@ -83,9 +100,9 @@ class Rank:
 
     def sleep(self, level: int) -> None:
         """Give the pages back, and with level 2 the weights too."""
-        self._executor = None
+        self._executor = self._drafting = None
         if level >= 2:
-            self._model = None
+            self._model = self._draft = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -94,9 +111,9 @@ class Rank:
         """Be ready again. Raises ModelError."""
         try:
             if self._model is None:
-                self._model = self._read()
+                self._model, self._draft = self._read(), self._read_draft()
             if self._executor is None:
-                self._executor = self._made(self._model)
+                self._make(self._model, self._draft)
         except torch.OutOfMemoryError as error:
             raise ModelError(SOURCE, f"{self.config.model!r} does not fit the GPU's memory: {error}") from error
 
@@ -111,40 +128,72 @@ class Rank:
         stored = None if self.model_config.stored is None else self.model_config.stored.method
         if config.quantization == "awq" and stored is not Method.AWQ:
             raise ModelError("spec.model.quantization", "awq is for checkpoints that are stored so; this one is not")
-        if self.model_config.head_dim > MAX_HEAD_DIM:
-            raise ModelError(SOURCE, f"the model's head_dim is {self.model_config.head_dim}; at most {MAX_HEAD_DIM}")
-        dtype = None
-        if model_source.format is Format.GGUF:  # its blocks are floats of no dtype
-            dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        reader = Reader(unread, self.shard, self.device, self.kernels, fp8=config.quantization == "fp8")
-        model = DeviceDecoder(
-            self.model_config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype
-        )
+        check_heads(self.model_config, SOURCE)
+        model = self._decoder(model_source, self.model_config, unread)
         self.stored = unread.summary
         return model
 
-    def _made(self, model: DeviceDecoder) -> Executor:
-        config, dtype = self.config, memory.kv_dtype(self.config, model.dtype)
-        page_bytes = model.page_bytes(config.page_size, dtype)
+    def _read_draft(self) -> DeviceDecoder | None:
+        """Read the draft model, if there is one. Its ranks share it as they share the model. Raises ModelError."""
+        if self.config.speculation is None or self.config.speculation.model is None:
+            return None
+        model_source = source.resolve(self.config.speculation.model)
+        config, unread = weights.load(model_source)
+        check_heads(config, DRAFT)
+        check_draft(config, self.model_config, self.max_model_len)
+        try:
+            return self._decoder(model_source, config, unread)
+        except ModelError as error:
+            raise ModelError(DRAFT, error.message) from error
+
+    def _decoder(self, model_source: ModelSource, config: ModelConfig, unread: Weights) -> DeviceDecoder:
+        dtype = None
+        if model_source.format is Format.GGUF:  # its blocks are floats of no dtype
+            dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        reader = Reader(unread, self.shard, self.device, self.kernels, fp8=self.config.quantization == "fp8")
+        return DeviceDecoder(config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype)
+
+    def _make(self, model: DeviceDecoder, draft: DeviceDecoder | None) -> None:
+        config, models = self.config, [model, *([draft] if draft else [])]
+        dtypes = [memory.kv_dtype(config, one.dtype) for one in models]
+        own = [one.page_bytes(config.page_size, dtype) for one, dtype in zip(models, dtypes, strict=True)]
         if not self.pages:
-            self.pages = self.shard.least(self._sized(model, dtype, page_bytes), self.device)
-            self.host_places = memory.host_places(config, page_bytes, self.shard.size)
-        pool = model.pool(self.pages, config.page_size, dtype)
-        host = HostPages(pool, self.host_places, self.kernels) if self.host_places else None
-        executor = self._on(model, pool, host)
+            self.pages = self.shard.least(self._sized(model, dtypes[0], sum(own)), self.device)
+            self.host_places = memory.host_places(config, own[0], self.shard.size)
+        pools = [one.pool(self.pages, config.page_size, dtype) for one, dtype in zip(models, dtypes, strict=True)]
+        host = HostPages(pools[0], self.host_places, self.kernels) if self.host_places else None
+        prepare = self._prepared(pools, host)
+        made = [self._on(one, pool, prepare) for one, pool in zip(models, pools, strict=True)]
         if self.device.type == "cuda":
-            executor.graphs = capture(executor, graph_sizes(config.max_num_seqs))
-        return executor
+            self._capture(made)
+        self._executor, self._drafting = made[0], made[1] if draft else None
+
+    def _capture(self, made: Sequence[Executor]) -> None:
+        config, capture = self.config, Capture()
+        if config.speculation is not None:
+            shapes = verify_shapes(config.max_num_seqs, config.speculation.tokens)
+            made[0].verifying = capture.verify(made[0], shapes)
+        for executor in made:
+            executor.graphs = capture.decode(executor, graph_sizes(config.max_num_seqs))
 
     def _sized(self, model: DeviceDecoder, dtype: torch.dtype, page_bytes: int) -> int:
         config = self.config
         if self.device.type != "cuda":
             return config.num_pages or max(memory.CPU_PAGES, -(-self.max_model_len // config.page_size))
-        trial = self._on(model, model.pool(1, config.page_size, dtype), None)
-        free = memory.profile(trial, config, self.max_model_len)
+        pool = model.pool(1, config.page_size, dtype)
+        free = memory.profile(self._on(model, pool, self._prepared([pool], None)), config, self.max_model_len)
         return memory.pages(config, page_bytes, self.max_model_len, free)
 
-    def _on(self, model: DeviceDecoder, pool: Pool, host: HostPages | None) -> Executor:
+    def _prepared(self, pools: Sequence[Pool], host: HostPages | None) -> Preparation:
         places = -(-self.max_model_len // self.config.page_size)
         state = State(self.config.max_num_seqs, places, self.config.page_size, self.device, self.kernels)
-        return Executor(model, pool, state, self.kernels, self.max_model_len, host)
+        return Preparation(pools, state, self.kernels, host)
+
+    def _on(self, model: DeviceDecoder, pool: Pool, prepare: Preparation) -> Executor:
+        return Executor(model, pool, prepare, self.kernels, self.max_model_len)
+
+
+def check_heads(model: ModelConfig, field: str) -> None:
+    """Raises ModelError for heads that are too wide for the kernels."""
+    if model.head_dim > MAX_HEAD_DIM:
+        raise ModelError(field, f"the model's head_dim is {model.head_dim}; at most {MAX_HEAD_DIM}")

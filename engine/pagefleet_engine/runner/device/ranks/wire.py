@@ -73,7 +73,7 @@ class Orders:
 
 _step_encoder = msgspec.msgpack.Encoder()
 _step_decoder = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes,
-                                         bytes, bytes, bool])  # fmt: skip
+                                         bytes, bytes, bytes, bool, bool])  # fmt: skip
 
 
 def encode(step: DeviceStep) -> bytes:
@@ -81,15 +81,15 @@ def encode(step: DeviceStep) -> bytes:
     arrays = (
         step.tokens, step.counts, step.starts, step.seats, step.owners, step.pages, drawing.seats, drawing.top_k,
         drawing.heat, drawing.seeds, step.copies, step.moves,
-        step.prompt_rows,
+        step.prompt_rows, step.drafts,
     )  # fmt: skip
-    return _step_encoder.encode((*(array.tobytes() for array in arrays), step.chosen_by_host))
+    return _step_encoder.encode((*(array.tobytes() for array in arrays), step.chosen_by_host, step.by_draft_model))
 
 
 def decode(body: bytes) -> DeviceStep:
     """Raises msgspec.MsgspecError or ValueError for bytes that `encode` did not make."""
-    *parts, chosen_by_host = _step_decoder.decode(body)
-    tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves, prompt_rows = parts
+    *parts, chosen_by_host, by_draft_model = _step_decoder.decode(body)
+    tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves, prompt_rows, drafts = parts
 
     def numbers(part: bytes, width: int = 0) -> Numbers:
         flat: Numbers = np.frombuffer(part, np.int32)
@@ -99,5 +99,5 @@ def decode(body: bytes) -> DeviceStep:
         numbers(tokens), numbers(counts), numbers(starts), numbers(seats), numbers(owners), numbers(pages, 3),
         Drawing(numbers(taken), numbers(top_k), np.frombuffer(heat, np.float32).reshape(3, -1),
                 np.frombuffer(seeds, np.int64)),
-        numbers(copies, 2), numbers(moves, 3), numbers(prompt_rows, 2), chosen_by_host,
+        numbers(copies, 2), numbers(moves, 3), numbers(prompt_rows, 2), chosen_by_host, numbers(drafts), by_draft_model,
     )  # fmt: skip

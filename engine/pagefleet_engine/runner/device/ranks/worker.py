@@ -32,10 +32,11 @@ def work(orders: Orders, rank: Rank) -> None:
         match order:
             case Compute(body):
                 step = decode(body)
+                executor = rank.executor_of(step)
                 if step.chosen_by_host:
-                    rank.executor.compute(step)
+                    executor.compute(step)
                 else:
-                    rank.executor.launch(step)
+                    executor.launch(step)
             case Sleep(level):
                 rank.sleep(level)
             case Wake():

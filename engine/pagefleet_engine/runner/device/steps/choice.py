@@ -1,12 +1,13 @@
 """Chooses tokens on the host for a device: biases, penalties, grammars, several answers, requested log probabilities.
 
-This stands beside `Sampler.choose` of the CPU: there a draft is verified and one call of the operations draws every row. Here
-logits stay on the device and only the rows that the host changes are copied. Both share `Sampler.adjust`, and their keys.
+This stands beside `Sampler.choose` of the CPU: there one call of the operations draws every row. Here logits stay on the
+device and only the rows that the host changes are copied. Both share `Sampler.adjust`, `answered`, and their keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ import torch
 from pagefleet_engine.core.requests import TokenLogprobs
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.runner.common.sampling import Key, Sampler, logprobs, mixed
+from pagefleet_engine.runner.common.sampling import Key, Sampler, answered, logprobs, mixed
 from pagefleet_engine.runner.device.steps.executor import StepLogits
 from pagefleet_engine.runner.device.steps.state import State
 
@@ -42,27 +43,30 @@ def choose(
     if not work_items:
         return [], {}
     logits = result.logits.float()
-    raw = _adjusted(work_items, logits, sampler)
-    rows = [[token] for token in state.draw(logits, result.rows, result.positions).tolist()]
-    _draw_others(work_items, logits, result, state, sampler, rows)
+    firsts = [0, *accumulate(work.drafts + 1 for work in work_items)]
+    raw = _adjusted(work_items, firsts, logits, sampler)
+    rows = [[token] for token in state.drawn(logits, result.rows, result.positions).tolist()]
+    _draw_others(work_items, firsts, logits, result, state, sampler, rows)
     results: Results = []
     token_logprobs: dict[Key, tuple[TokenLogprobs, ...]] = {}
-    for place, (work, tokens) in enumerate(zip(work_items, rows, strict=True)):
-        results.append(tuple((token,) for token in tokens))
+    for place, work in enumerate(work_items):
+        results.append(answers := answered(work, rows[firsts[place] : firsts[place + 1]]))
         if place in raw:
             most = work.sequence.request.sampling.logprobs or 0
-            for index, token in enumerate(tokens):
+            for index, (token, *_) in enumerate(answers):
                 key = work.sequence.request_id, work.sequence.index + index
                 token_logprobs[key] = (logprobs(raw[place], token, most),)
     return results, token_logprobs
 
 
-def _adjusted(work_items: Sequence[Work], logits: torch.Tensor, sampler: Sampler) -> dict[int, torch.Tensor]:
+def _adjusted(
+    work_items: Sequence[Work], firsts: Sequence[int], logits: torch.Tensor, sampler: Sampler
+) -> dict[int, torch.Tensor]:
     """Change the logits as requests ask. Return the log probabilities [vocab] before that, of the places that want them."""
     special = [place for place, work in enumerate(work_items) if not work.sequence.request.sampling.plain]
     if not special:
         return {}
-    at = torch.tensor(special, device=logits.device)
+    at = torch.tensor([firsts[place] for place in special], device=logits.device)
     here, raw = logits.index_select(0, at).cpu(), {}
     for row, place in zip(here, special, strict=True):
         answer = work_items[place].sequence
@@ -75,6 +79,7 @@ def _adjusted(work_items: Sequence[Work], logits: torch.Tensor, sampler: Sampler
 
 def _draw_others(
     work_items: Sequence[Work],
+    firsts: Sequence[int],
     logits: torch.Tensor,
     result: StepLogits,
     state: State,
@@ -86,9 +91,9 @@ def _draw_others(
     if not others:
         return
     seeds = np.array([seed(sampler, work_items[place].sequence, index) for place, index in others], np.int64)
-    at = torch.tensor([place for place, _ in others], device=logits.device)
-    tokens = state.drawn_again(
-        logits.index_select(0, at), result.rows.index_select(0, at), seeds, result.positions.index_select(0, at)
+    at = torch.tensor([firsts[place] for place, _ in others], device=logits.device)
+    tokens = state.drawn(
+        logits.index_select(0, at), result.rows.index_select(0, at), result.positions.index_select(0, at), seeds
     )
     for (place, _), token in zip(others, tokens.tolist(), strict=True):
-        rows[place].append(token)
+        rows[firsts[place]].append(token)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from pagefleet_engine.runner.device.model.model import Changes, DeviceDecoder, Layout, Pool
-from pagefleet_engine.runner.device.steps.host_pages import HostPages
-from pagefleet_engine.runner.device.steps.sizes import graph_size, padded
-from pagefleet_engine.runner.device.steps.state import State
+from pagefleet_engine.runner.device.steps.preparation import Preparation
+from pagefleet_engine.runner.device.steps.sizes import Shape, graph_size, packed, packed_sizes, padded, verify_shape
 from pagefleet_engine.runner.device.steps.step import DeviceStep
 from pagefleet_kernels.kernels import Kernels
 
@@ -36,7 +35,8 @@ class InFlightStep:
 
 @dataclass(frozen=True)
 class StepLogits:
-    """The result of a step whose tokens the host chooses: last states [n, hidden], and for each that samples logits and position.
+    """The result of a step whose tokens the host chooses: last states [n, hidden], and for each
+    token that is sampled logits, its row of the state, and the position to come.
 
     prompt_logits: [tokens, vocab] on the CPU, for each entry of the step's `prompt_rows`.
     """
@@ -52,30 +52,29 @@ Graph = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Executor:
-    """`graphs` map ascending sizes to captured decode steps: from columns [3, size] on the device to tokens [size]."""
+    """Computes the steps of one model, in its pool. `prepare` has the state, which the draft model's executor shares.
+
+    `graphs` map ascending sizes to captured decode steps: from columns [3, size] on the device to tokens [size].
+    `verifying` maps shapes (sequences, tokens) to captured steps of draft tokens: from the numbers of `packed` to tokens.
+    """
 
     def __init__(
-        self,
-        model: DeviceDecoder,
-        pool: Pool,
-        state: State,
-        kernels: Kernels,
-        max_model_len: int,
-        host: HostPages | None,
+        self, model: DeviceDecoder, pool: Pool, prepare: Preparation, kernels: Kernels, max_model_len: int
     ) -> None:
-        self.model, self.pool, self.state = model, pool, state
-        self._kernels, self._longest, self._host = kernels, max_model_len, host
+        self.model, self.pool, self.state = model, pool, prepare.state
+        self._prepare, self._kernels, self._longest = prepare, kernels, max_model_len
         self.graphs: dict[int, Graph] = {}
+        self.verifying: dict[Shape, Graph] = {}
 
     def launch(self, step: DeviceStep, changes: Changes | None = None) -> InFlightStep:
-        """Compute and sample; the tokens come in the order of `owners`."""
+        """Compute and sample; the tokens come in the order of `owners`, those of draft tokens before the last one's."""
         self._prepare(step)
-        size = graph_size(len(step.seats), tuple(self.graphs)) if step.single and changes is None else None
-        if size is not None:
-            columns = self.state.sent(padded(step, size))
-            return InFlightStep(self.graphs[size](columns)[: len(step.seats)])
-        result = self._forward(step, changes)
-        return InFlightStep(self.state.draw(result.logits, result.rows, result.positions))
+        tokens = self._replayed(step) if changes is None else None
+        if tokens is None:
+            result = self._forward(step, changes)
+            draw = self.state.drawn if step.drafted else self.state.draw
+            tokens = draw(result.logits, result.rows, result.positions)
+        return InFlightStep(tokens)
 
     def compute(self, step: DeviceStep, changes: Changes | None = None) -> StepLogits:
         """Compute without sampling."""
@@ -90,31 +89,37 @@ class Executor:
         logits = self.model.logits(self.model.forward(layout, self.pool))
         return state.draw(logits, rows, layout.kv_lens.long())
 
-    def _prepare(self, step: DeviceStep) -> None:
-        if len(step.moves) and self._host is not None:
-            self._host.move(self.pool, step.moves)
-        if len(step.copies):
-            pairs = self.state.sent(step.copies.T)
-            for pages in self.pool.memory:
-                self._kernels.page_copy(pages, pairs[0].contiguous(), pages, pairs[1].contiguous())
-        self.state.write(step)
+    def verify(self, numbers: torch.Tensor, shape: Shape) -> torch.Tensor:
+        """Compute the step of the numbers of `packed`, which graphs capture. Return a token for each of its tokens."""
+        sequences, tokens = shape
+        own, owners, seats, starts, first = torch.split(numbers, packed_sizes(shape))
+        rows, layout = self._layout(own, seats, starts, first, -(-tokens // sequences), self._longest)
+        logits = self.model.logits(self.model.forward(layout, self.pool))
+        return self.state.drawn(logits, rows.index_select(0, owners), layout.positions + 1)
+
+    def _replayed(self, step: DeviceStep) -> torch.Tensor | None:
+        """Return the tokens of a graph that holds the step, None where none does."""
+        if step.single and (size := graph_size(len(step.seats), tuple(self.graphs))) is not None:
+            return self.graphs[size](self.state.sent(padded(step, size)))[: len(step.seats)]
+        if step.verifies and (shape := verify_shape(len(step.seats), len(step.tokens), self.verifying)) is not None:
+            return self.verifying[shape](self.state.sent(packed(step, shape)))[: len(step.tokens)]
+        return None
 
     def _forward(self, step: DeviceStep, changes: Changes | None) -> StepLogits:
-        state, first = self.state, step.query_starts
-        starts = state.sent(first)
+        state = self.state
+        starts = state.sent(step.query_starts)
         longest = int((step.starts + step.counts).max())
         rows, layout = self._layout(
             state.sent(step.tokens), state.sent(step.seats), state.sent(step.starts), starts, int(step.counts.max()),
             longest,
         )  # fmt: skip
         hidden = self.model.forward(layout, self.pool, changes)
-        owners = state.sent(step.owners).long()
-        last = state.sent(first[1:][step.owners] - 1).long()
-        logits = self.model.logits(hidden.index_select(0, last))
+        tokens, owners = (state.sent(numbers).long() for numbers in step.sampled)
+        logits = self.model.logits(hidden.index_select(0, tokens))
         prompt_logits = tuple(
             self.model.logits(hidden[begin : begin + count]).float().cpu() for begin, count in step.prompt_rows.tolist()
         )
-        positions = layout.kv_lens.index_select(0, owners).long()
+        positions = layout.positions.index_select(0, tokens) + 1
         return StepLogits(hidden, logits, rows.index_select(0, owners), positions, prompt_logits)
 
     def _layout(

@@ -80,12 +80,22 @@ def largest_step(config: EngineConfig, longest: int) -> DeviceStep:
     return DeviceStep(np.zeros(int(counts.sum()), np.int32), counts, np.zeros(sequences, np.int32), every, every)
 
 
+def widest_step(config: EngineConfig, longest: int) -> DeviceStep:
+    """The most tokens that are sampled in one step: each sequence's with its draft tokens, as far as the budget allows."""
+    drafts = 0 if config.speculation is None else min(config.speculation.tokens, longest - 1)
+    sequences = min(config.max_num_seqs, -(-config.max_num_batched_tokens // (drafts + 1)))
+    counts, every = np.full(sequences, drafts + 1, np.int32), np.arange(sequences, dtype=np.int32)
+    zeros = np.zeros(sequences, np.int32)
+    return DeviceStep(np.zeros(int(counts.sum()), np.int32), counts, zeros, every, every, drafts=counts - 1)
+
+
 def profile(executor: Executor, config: EngineConfig, longest: int) -> int:
-    """Bytes left on a GPU once the largest step has run. `executor` has a pool of one page."""
-    step = largest_step(config, longest)
+    """Bytes left on a GPU once the largest steps have run. `executor` has a pool of one page."""
+    steps = [largest_step(config, longest), *([widest_step(config, longest)] if config.speculation else [])]
     for _ in range(2):  # the first pass compiles kernels and sets libraries up
         torch.cuda.reset_peak_memory_stats()
-        executor.launch(step).tokens()
+        for step in steps:
+            executor.launch(step).tokens()
     torch.cuda.synchronize()
     activations = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
     torch.cuda.empty_cache()

@@ -65,6 +65,7 @@ class Seats:
             moves=_rows(moves, 3),
             prompt_rows=_rows(prompt_rows, 2),
             chosen_by_host=chosen_by_host,
+            drafts=np.array([work.drafts for work in work_items], np.int32),
         )
 
     def _give_up(self) -> None:

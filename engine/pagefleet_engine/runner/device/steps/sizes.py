@@ -1,4 +1,4 @@
-"""Chooses the batch sizes of decode graphs, and pads a step to one of them. Pure.
+"""Chooses the sizes of decode graphs, and of graphs that verify draft tokens, and pads a step to one of them. Pure.
 
 Small batches have graphs of their own, as padding would multiply their work; from 16 on each costs one weight read
 whatever its rows are, so that wide steps between sizes waste little.
@@ -7,7 +7,7 @@ whatever its rows are, so that wide steps between sizes waste little.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from pagefleet_engine.runner.device.steps.step import DeviceStep, Numbers
 
 SMALL = (1, 2, 4, 8, 16, 32, 64)
 STRIDE = 32
+MAX_VERIFIED = 64  # in larger batches draft tokens seldom pay, and launches no longer matter
 MAX_SIZE = 512  # larger batches are bound by their attention; launches no longer matter
+
+Shape = tuple[int, int]  # sequences, and their tokens together
 
 
 def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
@@ -40,3 +43,36 @@ def padded(step: DeviceStep, size: int) -> Numbers:
     count = len(step.seats)
     columns[0, :count], columns[1, :count], columns[2, :count] = step.tokens, step.seats, step.starts
     return columns
+
+
+def verify_shapes(max_num_seqs: int, drafts: int) -> tuple[Shape, ...]:
+    """Return the shapes in which up to `drafts` draft tokens of each sequence are verified: for all of them, and for one."""
+    sizes = graph_sizes(min(max_num_seqs, MAX_VERIFIED))
+    return tuple((size, size * width) for size in sizes for width in sorted({2, drafts + 1}))
+
+
+def verify_shape(sequences: int, tokens: int, shapes: Iterable[Shape]) -> Shape | None:
+    """The shape with the fewest tokens that holds a step; None: no graph does."""
+    fitting = [shape for shape in shapes if shape[0] >= sequences and shape[1] >= tokens]
+    return min(fitting, key=lambda shape: (shape[1], shape[0]), default=None)
+
+
+def packed_sizes(shape: Shape) -> list[int]:
+    """Return the lengths of the parts of `packed`: tokens, the sequence of each, seats, starts, query starts."""
+    sequences, tokens = shape
+    return [tokens, tokens, sequences + 1, sequences + 1, sequences + 2]
+
+
+def packed(step: DeviceStep, shape: Shape) -> Numbers:
+    """A step that `verifies` as one row of numbers, padded. The last sequence is padding, on seat -1, and has all further
+    tokens: its length is 0, so that they read and write no page.
+    """
+    sequences, tokens = shape
+    count, last = len(step.seats), len(step.tokens)
+    own, owners, seats, starts, first = (np.zeros(size, np.int32) for size in packed_sizes(shape))
+    own[:last], owners[:] = step.tokens, sequences
+    owners[:last] = np.repeat(np.arange(count, dtype=np.int32), step.counts)
+    seats[:], seats[:count] = -1, step.seats
+    starts[:count] = step.starts
+    first[:], first[: count + 1], first[-1] = last, step.query_starts, tokens
+    return np.concatenate((own, owners, seats, starts, first))

@@ -50,20 +50,17 @@ class State:
         return torch.where(seats < 0, self._spare, seats).long()
 
     def draw(self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Tokens [n] int32 from logits [n, vocab], each drawn as its row [n] says; stored as the rows' last tokens."""
-        heat = self._heat.index_select(1, rows)
-        tokens = self._kernels.sample(
-            logits, heat[0], self._top_k.index_select(0, rows), heat[1], heat[2], self._seeds.index_select(0, rows),
-            positions,
-        )  # fmt: skip
+        """As `drawn`, with one token for each row, which is stored as its last."""
+        tokens = self.drawn(logits, rows, positions)
         self.last_tokens.index_copy_(0, rows, tokens)
         return tokens
 
-    def drawn_again(
-        self, logits: torch.Tensor, rows: torch.Tensor, seeds: Wide, positions: torch.Tensor
+    def drawn(
+        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, seeds: Wide | None = None
     ) -> torch.Tensor:
-        """As `draw`, with other seeds [n], and without a change of the state: the other answers to a prompt."""
+        """Tokens [n] int32 from logits [n, vocab], each drawn as its row [n] says. `seeds` [n]: others than the rows'."""
         heat = self._heat.index_select(1, rows)
+        keys = self._seeds.index_select(0, rows) if seeds is None else self.sent(seeds)
         return self._kernels.sample(
-            logits, heat[0], self._top_k.index_select(0, rows), heat[1], heat[2], self.sent(seeds), positions
+            logits, heat[0], self._top_k.index_select(0, rows), heat[1], heat[2], keys, positions
         )

@@ -35,13 +35,16 @@ class DeviceStep:
 
     tokens [n]: one sequence after the other; a negative number stands for the last token sampled on its seat.
     counts, starts and seats [sequences]: new tokens, tokens computed before, the seat.
-    owners [drawn]: the sequences whose last token's logits are sampled.
+    owners [sampled]: the sequences whose last token's logits are sampled, and with it those of the tokens before its draft
+    tokens.
+    drafts [sequences]: how many of the new tokens, the last ones, are draft tokens; empty where none are.
     pages [changes, 3]: (seat, place in the seat's table, page).
     drawing: how tokens are drawn on newly taken seats.
     copies [n, 2]: (from, to) pages of forks.
     moves [n, 3]: (0 out or 1 in, page, place on the host), in this order.
     prompt_rows [n, 2]: (first, how many) tokens whose logits give a prompt's log probabilities.
     chosen_by_host: the scheduling rank takes the logits and chooses; nothing is sampled on the device.
+    by_draft_model: the draft model computes the step, in pages of its own.
     """
 
     tokens: Numbers
@@ -55,6 +58,12 @@ class DeviceStep:
     moves: Numbers = field(default_factory=lambda: none(0, 3))
     prompt_rows: Numbers = field(default_factory=lambda: none(0, 2))
     chosen_by_host: bool = False
+    drafts: Numbers = field(default_factory=none)
+    by_draft_model: bool = False
+
+    @property
+    def drafted(self) -> bool:
+        return bool(self.drafts.any())
 
     @property
     def single(self) -> bool:
@@ -64,6 +73,26 @@ class DeviceStep:
             and len(self.tokens) == len(self.seats) == len(self.owners)
             and bool((self.counts == 1).all())
         )
+
+    @property
+    def verifies(self) -> bool:
+        """Whether each sequence brings one token with draft tokens, and all are sampled, as in a graph that verifies."""
+        return (
+            not self.chosen_by_host
+            and self.drafted
+            and len(self.seats) == len(self.owners)
+            and bool((self.counts == self.drafts + 1).all())
+        )
+
+    @property
+    def sampled(self) -> tuple[Numbers, Numbers]:
+        """[drawn]: the tokens whose logits are sampled, and their sequences."""
+        last = self.query_starts[1:][self.owners] - 1
+        if not self.drafted:
+            return last, self.owners
+        drafts = self.drafts[self.owners]
+        within = [np.arange(end - count, end + 1, dtype=np.int32) for end, count in zip(last, drafts, strict=True)]
+        return np.concatenate([none(), *within]), np.repeat(self.owners, drafts + 1)
 
     @property
     def query_starts(self) -> Numbers:

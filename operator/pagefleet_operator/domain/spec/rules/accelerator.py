@@ -37,12 +37,6 @@ ACCELERATOR_RULES = (
     ),
     Rule(
         (),
-        "spec.model.speculation",
-        f"!has(self.model.speculation) || self.model.speculation.method == 'none' || !({CUDA})",
-        f"is not supported with {NVIDIA}; remove it",
-    ),
-    Rule(
-        (),
         "spec.model.adapters",
         f"!({ADAPTERS}) || !({CUDA}) || self.resources.accelerator.count == 1",
         "are not supported with several GPUs; remove them, or use one",

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
-import torch
-
+from pagefleet_engine.core.overlap import PENDING
 from pagefleet_engine.core.requests import Speculation
 from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.speculation import AcceptanceRates, DraftPlanner, NgramIndex
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.model.decoder import Decoder
-from pagefleet_engine.runner.common.sampling import Sampler
-from pagefleet_engine.runner.cpu import batch
-from pagefleet_kernels.cpu import KVPages, Operations
+from pagefleet_engine.model.checkpoint.config import ModelConfig
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.common.recovery import report
 
-PLACEHOLDER = 0
+FIELD = "spec.model.speculation.model"
 Key = tuple[str, int]
 
 
@@ -28,12 +27,21 @@ Offer = tuple[TokenSequence, tuple[int, ...]]  # an answer, and the draft tokens
 
 
 class Speculator:
-    """Call `plan` before a step is scheduled, `fill` after it, `learn` with its results, `copied` for each page copied."""
+    """Call `planned` before a step is scheduled, `fill` after it, `learn` with its results, `copied` and `replaced` for pages."""
 
     def __init__(self, settings: Speculation) -> None:
         self.planner = DraftPlanner(settings.tokens)
         self._rates = AcceptanceRates()
         self._indexes: dict[Key, NgramIndex] = {}
+
+    def planned(self, scheduler: Scheduler) -> None:
+        """As `plan`. Draft tokens change only the speed: where planning raises, the step has none."""
+        try:
+            self.plan(scheduler)
+        except Exception as error:
+            report("draft tokens could not be planned: this step has none", error)
+            for sequence in scheduler.running:
+                sequence.draft = ()
 
     def plan(self, scheduler: Scheduler) -> None:
         """Give each sequence that is past its prompt as many draft tokens as make it faster."""
@@ -70,6 +78,9 @@ class Speculator:
     def copied(self, origin: int, target: int) -> None:
         """Note that page `target` is now a copy of page `origin`."""
 
+    def replaced(self, page: int) -> None:
+        """Note that the page has other contents now, which no step has computed."""
+
     def forget(self, request_id: str, index: int) -> None:
         self._indexes.pop((request_id, index), None)
         self._rates.forget((request_id, index))
@@ -94,6 +105,16 @@ class Speculator:
             answer.draft = tokens
 
 
+class Drafter(Protocol):
+    """A smaller model's forward passes. Its KV lies in pages of its own, at the slots of the served model's."""
+
+    def forward(self, work_items: list[Work]) -> None:
+        """Compute the KV of the work items' tokens."""
+
+    def draft(self, places: Sequence[list[Work]]) -> Iterator[list[int]]:
+        """Draw the token after each work item, place by place. The tokens of a place are in the drafts when the next is asked for."""
+
+
 class DraftModel(Speculator):
     """Drafts with a smaller model. Its tokens are drawn with the same noise as the model's own.
 
@@ -102,18 +123,9 @@ class DraftModel(Speculator):
     step becomes a long one.
     """
 
-    def __init__(
-        self,
-        settings: Speculation,
-        model: Decoder,
-        cache: list[KVPages],
-        sampler: Sampler,
-        operations: Operations,
-        limit: int,
-    ) -> None:
+    def __init__(self, settings: Speculation, drafter: Drafter, page_size: int, limit: int) -> None:
         super().__init__(settings)
-        self._model, self._cache, self._sampler, self._operations = model, cache, sampler, operations
-        self._limit, self._size = limit, cache[0].page_size
+        self._drafter, self._size, self._limit = drafter, page_size, limit
         self._known: dict[int, int] = {}  # by page: how many of its first positions hold the smaller model's KV
         self._caught_up = False
 
@@ -122,20 +134,27 @@ class DraftModel(Speculator):
         for work in work_items:
             self._set(work, work.start)
         drafting = [work for work in work_items if work.drafts]
-        for place in range(max((work.drafts for work in drafting), default=0)):
-            # The token before each draft token. Works with fewer draft tokens are done.
-            step = [Work(work.sequence, work.start + place, 1) for work in drafting if work.drafts > place]
-            tokens = self._next(step, place)
+        if not drafting:
+            return
+        # The token before each draft token. Works with fewer draft tokens are done.
+        places = [
+            [Work(work.sequence, work.start + place, 1) for work in drafting if work.drafts > place]
+            for place in range(max(work.drafts for work in drafting))
+        ]
+        for place, (step, tokens) in enumerate(zip(places, self._drafter.draft(places), strict=True)):
             for work, token in zip(step, tokens, strict=True):
                 draft = work.sequence.draft
                 work.sequence.draft = (*draft[:place], token, *draft[place + 1 :])
-        if drafting:  # the KV of the last draft tokens: all of them may be accepted
-            self._forward([Work(work.sequence, work.start + work.drafts, 1, 1) for work in drafting])
+        # The KV of the last draft tokens: all of them may be accepted.
+        self._drafter.forward([Work(work.sequence, work.start + work.drafts, 1, 1) for work in drafting])
         for work in drafting:
             self._set(work, work.start + work.count)
 
     def copied(self, origin: int, target: int) -> None:
         self._known[target] = self._known.get(origin, 0)
+
+    def replaced(self, page: int) -> None:
+        self._known.pop(page, None)
 
     def _observe(self, work_items: Sequence[Work], seconds: float) -> None:
         if (
@@ -147,7 +166,7 @@ class DraftModel(Speculator):
         return 0
 
     def _offers(self, ready: list[TokenSequence]) -> list[Offer]:
-        return [(answer, (PLACEHOLDER,) * self.planner.limit) for answer in ready]
+        return [(answer, (PENDING,) * self.planner.limit) for answer in ready]
 
     def _draft(self, chosen: list[Offer]) -> None:
         missed, left = [], self._limit
@@ -161,7 +180,7 @@ class DraftModel(Speculator):
                 answer.draft = tokens
         self._caught_up = bool(missed)
         if missed:
-            self._forward(missed)
+            self._drafter.forward(missed)
             for work in missed:
                 self._set(work, work.start + work.count)
 
@@ -181,11 +200,12 @@ class DraftModel(Speculator):
             page, known = work.sequence.pages[index], max(0, min(self._size, end - index * self._size))
             self._known[page] = min(known, self._known.get(page, 0)) if end == work.start else known
 
-    def _next(self, step: list[Work], ahead: int) -> list[int]:
-        logits = self._model.logits(self._forward(step))
-        draws = [self._sampler.draw(work.sequence, row, ahead) for row, work in enumerate(step)]
-        return self._operations.sample(logits, draws)
 
-    def _forward(self, work_items: list[Work]) -> torch.Tensor:
-        tokens, laid_out = batch.lay_out(work_items, self._size)
-        return self._model.forward(tokens, laid_out, self._cache)
+def check_draft(draft: ModelConfig, model: ModelConfig, length: int) -> None:
+    """Raises ModelError when the smaller model cannot draft for requests of up to `length` tokens of the served one."""
+    if draft.vocab_size != model.vocab_size:
+        raise ModelError(
+            FIELD, f"the draft model has {draft.vocab_size} tokens, the served one {model.vocab_size}: they must agree"
+        )
+    if draft.max_position < length:
+        raise ModelError(FIELD, f"the draft model's length is {draft.max_position}, less than the served {length}")
