@@ -1,4 +1,4 @@
-"""Protects scheduling ahead of the device, and pages kept on the host: whatever the sizes and the order of events,
+"""Protects scheduling ahead of the device, draft tokens between, and pages kept on the host: whatever the sizes and the order of events,
 each answer is what its prompt leads to, every page that is read holds the right tokens, and no page is lost."""
 
 from __future__ import annotations
@@ -69,9 +69,29 @@ class Device:
                 ]
                 known = [token for token in sequence.tokens if token != PENDING]
                 assert tokens_before[: len(known)] == known
-                self.last[id(sequence)] = following([token for token in tokens_before if token is not None])
-                drawn.append(self.last[id(sequence)])
+                for ahead in range(work.drafts + 1):
+                    text = [*tokens_before, *sequence.draft[:ahead]]
+                    drawn.append(following([token for token in text if token is not None]))
+                self.last[id(sequence)] = drawn[-1]
         return drawn
+
+
+def give_drafts(random: Random, scheduler: OverlapScheduler) -> None:
+    """Give sequences that are past their prompts draft tokens, some of which are those that will be drawn."""
+    for sequence in scheduler.running:
+        if sequence.pending == 1:
+            text = sequence.tokens[:]
+            for _ in range(random.randint(0, 4)):
+                text.append(following(text) if random.random() < 0.7 else random.randrange(VOCABULARY))
+            sequence.draft = tuple(text[len(sequence.tokens) :])
+
+
+def accepted(work: Work, drawn: list[int]) -> tuple[int, ...]:
+    """The drawn tokens up to the first one that is not the draft token at its place."""
+    agree = 0
+    while agree < work.drafts and work.sequence.draft[agree] == drawn[agree]:
+        agree += 1
+    return tuple(drawn[: agree + 1])
 
 
 def scenario(random: Random, scheduler: OverlapScheduler) -> None:
@@ -93,20 +113,28 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
                 else:
                     assert generated[output.request_id] == expected
 
-    def step(now: float, together: bool) -> None:
+    def step(now: float, together: bool, drafted: bool = False) -> None:
         nonlocal flight
         take(scheduler.expire(now))
-        if scheduler.must_wait:
+        if scheduler.in_flight and (scheduler.must_wait or drafted):
             take(scheduler.settle(flight))
+        for sequence in scheduler.running:
+            sequence.draft = ()
+        if drafted:
+            give_drafts(random, scheduler)
         work_items = scheduler.schedule(now)
         sequences.extend(work.sequence for work in work_items)  # ids stay theirs
         scheduler.check()
         drawn = device.launch(work_items)
         if scheduler.in_flight:
             take(scheduler.settle(flight))
-        if work_items and together:
+        if work_items and (together or drafted):
             tokens = iter(drawn)
-            take(scheduler.commit(work_items, [((next(tokens),),) if work.samples else () for work in work_items]))
+            results = [
+                (accepted(work, [next(tokens) for _ in range(work.drafts + 1)]),) if work.samples else ()
+                for work in work_items
+            ]
+            take(scheduler.commit(work_items, results))
         elif work_items:
             scheduler.advance(work_items)
             flight = drawn
@@ -131,7 +159,7 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
             tokens = shared[: random.randint(1, 40)]
             if pins.pages + len(tokens) // limits.page_size <= pins.most:
                 scheduler.pin(str(tokens), tokens, b"", now + random.choice((3, 30, math.inf)))
-        step(float(now), together=random.random() < 0.2)
+        step(float(now), together=random.random() < 0.2, drafted=random.random() < 0.3)
     for now in range(STEPS, 60 * STEPS):
         if not (scheduler.running or scheduler.waiting or scheduler.in_flight):
             break
