@@ -40,7 +40,7 @@ CONDITION = record(
     "A condition, as in metav1.",
     {
         "type": text(
-            "Ready, Progressing, Analysed, RolledBack, Regressed, Guarded, Scaling, Degraded; where they apply SLOMet, RouteAccepted and others."
+            "Ready, Progressing, Analysed, RolledBack, Regressed, Guarded, Scaling, Degraded; where they apply SLOMet, WithinBudget, RouteAccepted and others."
         ),
         "status": text("Whether the condition holds: True, False or Unknown.", longest=16),
         "reason": text("The reason for the status in one CamelCase word."),
@@ -100,6 +100,15 @@ STATUS = record(
         "draining": array("Revisions that have lost their traffic.", _object("A revision, and since when."), 64),
         "spares": _object("Warm spares of the stable revision: how many are desired, asleep and awake."),
         "slo": _object("The error budgets of spec.slo: what is left, how fast it is used, and the counts by day."),
+        "spending": record(
+            "The cost of the month, the budget of spec.cost.budget, and what is given up for it; `shed` is read by the gateway.",
+            {
+                "shed": array(
+                    "Classes of requests that are refused.", text("A name of traffic.priorities.", longest=63), 16
+                )
+            },
+            **OPEN,
+        ),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
         "selector": text("The label selector of the pods, for the scale subresource.", longest=1024),
     },

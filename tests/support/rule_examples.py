@@ -238,6 +238,21 @@ SPEC_EXAMPLES = (
         {"cost.ceilingPerHour": 9},
         {"cost.ceilingPerHour": 9, "cost.perAcceleratorHour": 1},
     ),
+    Example(
+        "spec.cost.budget",
+        "needs spec.cost.perAcceleratorHour",
+        {"cost.budget": {"perMonth": 100}},
+        {"cost.budget": {"perMonth": 100}, "cost.perAcceleratorHour": 1},
+    ),
+    Example(
+        "spec.cost.budget.shed",
+        "each must be a name of spec.traffic.priorities",
+        {"cost": {"perAcceleratorHour": 1, "budget": {"perMonth": 100, "shed": ["batch"]}}},
+        {
+            "cost": {"perAcceleratorHour": 1, "budget": {"perMonth": 100, "shed": ["batch"]}},
+            "traffic.priorities": [{"name": "batch", "header": {"x-tier": "batch"}}],
+        },
+    ),
     *(
         Example("spec.rollout.steps", "exactly one of", {"rollout.steps": [step]}, {"rollout.steps": [{"weight": 5}]})
         for step in ({}, {"weight": 5, "pause": {}}, {"mirror": "5%", "loadTest": {}})

@@ -190,7 +190,14 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
         optional={"idleToZero": st.just("5m"), "schedule": st.lists(SCHEDULE, max_size=3)},
     ),
     ("cost",): st.fixed_dictionaries(
-        {}, optional={"perAcceleratorHour": st.just(2.5), "ceilingPerHour": st.just(10.0)}
+        {},
+        optional={
+            "perAcceleratorHour": st.just(2.5),
+            "ceilingPerHour": st.just(10.0),
+            "budget": st.fixed_dictionaries(
+                {"perMonth": st.just(100)}, optional={"shed": st.lists(st.sampled_from(["a", "b"]), max_size=2)}
+            ),
+        },
     ),
     ("rollout",): st.fixed_dictionaries(
         {}, optional={"steps": st.lists(STEP, max_size=4), "route": ROUTE, "guard": GUARD}

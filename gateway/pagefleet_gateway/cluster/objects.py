@@ -50,6 +50,7 @@ def service_from(raw: Mapping[str, object]) -> Service:
         priorities=tuple(_headers(entry) for entry in classes),
         priority_names=tuple(_text(entry, "name") for entry in classes),
         priority_bounds=tuple(_queue_bounds(_map(entry, "queue")) for entry in classes),
+        shed=_strings(_map(status, "spending"), "shed"),
         objectives=objectives(_map(spec, "slo")),
         limits=tuple(
             RateLimit(
@@ -201,6 +202,11 @@ def _count(raw: Mapping[str, object], name: str, default: int) -> int:
 def _maps(raw: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
     value = raw.get(name)
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def _strings(raw: Mapping[str, object], name: str) -> tuple[str, ...]:
+    value = raw.get(name)
+    return tuple(entry for entry in value if isinstance(entry, str)) if isinstance(value, list) else ()
 
 
 def _map(raw: Mapping[str, object], name: str) -> Mapping[str, object]:

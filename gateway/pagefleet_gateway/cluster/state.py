@@ -59,6 +59,9 @@ class Service:
     priorities: tuple[tuple[tuple[str, str], ...], ...] = ()  # most important first; header names lower case
     priority_names: tuple[str, ...] = ()  # of the same classes
     priority_bounds: tuple[QueueBounds, ...] = ()  # of the same classes
+    shed: tuple[
+        str, ...
+    ] = ()  # names of classes whose requests are refused: the operator gave them up for spec.cost.budget
     objectives: tuple[Objective, ...] = ()  # spec.slo
     limits: tuple[RateLimit, ...] = ()
     fallback: str = ""  # service of the same namespace that answers when this one cannot
@@ -87,6 +90,11 @@ class Service:
         """Return how long a request of a class may wait; 0: not at all."""
         own = self.bounds_of(priority).seconds
         return self.hold_seconds if own is None else own
+
+    def class_name(self, headers: Mapping[str, str]) -> str:
+        """Return the name of the request's class, "" for none."""
+        priority = self.priority(headers)
+        return self.priority_names[priority] if priority < len(self.priority_names) else ""
 
     def is_of(self, objective: Objective, priority: int) -> bool:
         """Whether requests of a class, as `priority` counts them, belong to an objective."""

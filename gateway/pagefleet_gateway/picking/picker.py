@@ -128,6 +128,8 @@ class Picker:
         service = route(self._state.snapshot, request.method, request.path, request.body, key)
         if isinstance(service, Refusal):
             return replace(service, api_key=name)
+        if service.shed and (class_name := service.class_name(request.headers)) in service.shed:
+            return replace(refusals.budget_spent(service, class_name), api_key=name)
         cost = request_cost(request.body, request.path)
         if service.limits or key is not None:
             tokens = cost.prompt_tokens + cost.most_output_tokens(service)

@@ -16,6 +16,7 @@ from pagefleet_gateway.picking.routing import Refusal
 
 RETRY_AFTER_SECONDS = 5
 OVERLOADED_RETRY_AFTER_SECONDS = 1
+BUDGET_RETRY_AFTER_SECONDS = 3600
 NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that end by waiting
 RATE_LIMITED = "rate_limit_exceeded"
 NO_POD_IN_SUBSET = "no_pod_in_subset"
@@ -38,6 +39,12 @@ def rate_limited(service: Service, limit: Exceeded) -> Refusal:
     message = f"rate limit exceeded for {_name(service)} ({allowed})"
     refusal = _too_many(service, RATE_LIMITED, message, math.ceil(limit.seconds))
     return replace(refusal, bucket=limit.bucket)
+
+
+def budget_spent(service: Service, class_name: str) -> Refusal:
+    """The operator gives a class up until the month ends or the budget is raised: `.status.spending.shed`."""
+    message = f"{_name(service)} refuses requests of priority {class_name}: its budget for the month (spec.cost.budget) is nearly spent"
+    return _too_many(service, "budget_spent", message, BUDGET_RETRY_AFTER_SECONDS)
 
 
 def overloaded(service: Service) -> Refusal:

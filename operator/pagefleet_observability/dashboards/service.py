@@ -130,6 +130,15 @@ CAPACITY = Row(
             "At what is generated now.",
         ),
         Panel(
+            "Budget of the month",
+            (
+                (f"max(pagefleet_budget_spent{{{OF}}})", "spent"),
+                (f"max(pagefleet_budget_forecast{{{OF}}})", "forecast for the month"),
+                (f"max(pagefleet_budget{{{OF}}})", "budget"),
+            ),
+            "Of spec.cost.budget; nothing without one.",
+        ),
+        Panel(
             "Cost of the last day",
             ((f"sum(increase(pagefleet_cost_total{{{OF}}}[1d]))", "cost"),),
             "Cost of the ready replicas.",

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pagefleet_contract.names import REVISION_LABEL
 from pagefleet_operator.domain import model_fetch
 from pagefleet_operator.domain.analysis.watching import load_records
+from pagefleet_operator.domain.cost import report as cost_report
 from pagefleet_operator.domain.slo import report as slo_report
 from pagefleet_operator.domain.status.codec import time_to_the_second
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, NewCondition, Problem, with_transition_time
 from pagefleet_operator.domain.status.observation import PodFault
 from pagefleet_operator.domain.status.stage import Stage, watched_seconds
-from pagefleet_operator.domain.status.status import Condition, Phase, Rejection, SLORecord
+from pagefleet_operator.domain.status.status import Condition, Phase, Rejection, SLORecord, SpendingRecord
 from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
 
@@ -32,6 +33,7 @@ class Report:
     limit: tuple[str, str] | None = None
     older: tuple[str, str] | None = None
     slo: SLORecord | None = None
+    spending: SpendingRecord | None = None
 
     @property
     def cause(self) -> Problem | None:
@@ -66,6 +68,7 @@ def state(turn: Turn, report: Report) -> tuple[Condition, ...]:
         _degraded(report),
         *_fetched(turn, report.stage),
         *slo_report.conditions(report.slo),
+        *cost_report.conditions(report.spending),
         *_defaults(report),
     ]
     observation = turn.observation

@@ -11,6 +11,8 @@ from pagefleet_operator.domain import conditions
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision import snapshot
 from pagefleet_operator.domain.base.revision_spec import revision_spec
+from pagefleet_operator.domain.cost import report as cost_report
+from pagefleet_operator.domain.cost import spending
 from pagefleet_operator.domain.manifests import workload
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
@@ -34,7 +36,15 @@ from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.plan import Event, Plan
 from pagefleet_operator.domain.status.stage import Stage
-from pagefleet_operator.domain.status.status import Condition, Phase, RevisionRecord, ScalingRecord, SLORecord
+from pagefleet_operator.domain.status.status import (
+    Condition,
+    Phase,
+    RevisionRecord,
+    ScalingRecord,
+    SLORecord,
+    Spending,
+    SpendingRecord,
+)
 from pagefleet_operator.domain.status.turn import Journal, SpecTurn, Turn
 from pagefleet_operator.domain.traffic import routing
 
@@ -54,6 +64,7 @@ class Decisions:
     limit: tuple[str, str] | None = None
     invalid: Problem | None = None
     slo: SLORecord | None = None
+    spending: SpendingRecord | None = None
 
 
 def decide(observation: Observation, now: float) -> Plan:
@@ -93,10 +104,15 @@ def _move(turn: SpecTurn) -> Plan:
     drained = draining.decide(turn, replicas)
     fresh = {turn.target: snapshot(spec.raw)}
     history = _history(turn, stage, {**drained.replicas, **replicas}, fresh, spec.rollout.history)
-    warm = spares.decide(turn, stage, replicas, spec.scaling.spares)
+    spent = _spending(turn)
+    reached = spent is not None and spent.state is Spending.REACHED
+    warm = spares.decide(turn, stage, replicas, 0 if reached else spec.scaling.spares)
     slo = budget.record(spec.slo, turn.observation.slo, turn.observation.status.slo, turn.now)
     report.announce(slo, turn.observation.status.slo, turn.journal)
-    plan = _plan(turn, Decisions(stage, replicas, drained, history, sized.records, warm, sized.limit, slo=slo))
+    plan = _plan(
+        turn,
+        Decisions(stage, replicas, drained, history, sized.records, warm, sized.limit, slo=slo, spending=spent),
+    )
     plan = replace(
         plan,
         needed=sized.needed or {},
@@ -116,6 +132,17 @@ def _replica_costs(spec: Spec, revisions: Iterable[RevisionRecord]) -> dict[str,
     return {name: price for name, price in costs.items() if price is not None}
 
 
+def _spending(turn: SpecTurn) -> SpendingRecord | None:
+    """The record of the month's cost, with its Events."""
+    spec, observation = turn.spec, turn.observation
+    before, prices = observation.status.spending, _replica_costs(spec, observation.status.revisions)
+    usual = spec.replica_cost
+    per_hour = None if usual is None else spending.per_hour(observation.revisions, prices, usual)
+    spent = spending.record(spec.cost.budget, per_hour, before, spec.scaling, turn.now)
+    cost_report.announce(spent, before, turn.journal)
+    return spent
+
+
 def _hold(turn: Turn, invalid: Problem) -> Plan:
     """The spec cannot be used: running pods stay as they are, and only a rollback still moves."""
     observation, status = turn.observation, turn.observation.status
@@ -126,7 +153,18 @@ def _hold(turn: Turn, invalid: Problem) -> Plan:
     unchanged = Draining({}, status.draining, ())
     warm = spares.decide(turn, stage, replicas, None)
     return _plan(
-        turn, Decisions(stage, replicas, unchanged, history, status.scaling, warm, invalid=invalid, slo=status.slo)
+        turn,
+        Decisions(
+            stage,
+            replicas,
+            unchanged,
+            history,
+            status.scaling,
+            warm,
+            invalid=invalid,
+            slo=status.slo,
+            spending=status.spending,
+        ),
     )
 
 
@@ -149,7 +187,9 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
     older = _older_defaults(observation, decisions)
     stated = conditions.state(
         turn,
-        conditions.Report(stage, replicas, decisions.invalid, problem, decisions.limit, older, decisions.slo),
+        conditions.Report(
+            stage, replicas, decisions.invalid, problem, decisions.limit, older, decisions.slo, decisions.spending
+        ),
     )
     status = replace(
         observation.status,
@@ -171,6 +211,7 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
         draining=decisions.draining.records,
         spares=decisions.spares.record,
         slo=decisions.slo,
+        spending=decisions.spending,
         replicas=sum(reading.ready for reading in observation.revisions.values()),
         selector=f"{SERVICE_LABEL}={observation.name}",
     )

@@ -54,6 +54,9 @@ class RolloutMetrics:
                 "Share of the last hour's requests that missed an objective, divided by the share that may",
                 "objective",
             ),
+            "budget": gauge("pagefleet_budget", "What the service may cost in a month: spec.cost.budget.perMonth"),
+            "spent": gauge("pagefleet_budget_spent", "What the service has cost since the month began"),
+            "forecast": gauge("pagefleet_budget_forecast", "What the service will have cost when the month ends"),
             "owner": gauge("pagefleet_service_owner", "1, with spec.owner as labels", "team", "contact", "runbook"),
         }
         self._shown: dict[Key, set[Series]] = {}
@@ -84,6 +87,10 @@ def _values(status: Status) -> Iterator[tuple[Series, float]]:
         for name, value in (("slo_left", objective.left), ("slo_burn", objective.burn)):
             if value is not None:
                 yield (name, (objective.name,)), value
+    if status.spending is not None:
+        yield ("budget", ()), status.spending.budget
+        yield ("spent", ()), status.spending.spent
+        yield ("forecast", ()), status.spending.forecast
     watch = status.watch
     if watch is not None and watch.regressed:
         yield ("regressed", (watch.revision, watch.signal)), watch.hits / max(1, watch.trials)

@@ -17,7 +17,14 @@ from pagefleet_operator.domain.spec.schema.guard_signals import title
 from pagefleet_operator.domain.spec.schema.slo import owner
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS
 from pagefleet_operator.domain.status import codec
-from pagefleet_operator.domain.status.status import ObjectiveRecord, Phase, RolloutRecord, SignalRecord, Status
+from pagefleet_operator.domain.status.status import (
+    ObjectiveRecord,
+    Phase,
+    RolloutRecord,
+    SignalRecord,
+    SpendingRecord,
+    Status,
+)
 from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
 
 STALE_SECONDS = 60.0
@@ -94,6 +101,7 @@ def page(document: Mapping[str, Any], snapshot: Snapshot | None, now: float) -> 
         **row(document, snapshot),
         "owner": asdict(owner(document.get("spec"))),
         "objectives": [_objective(one) for one in status.slo.objectives] if status.slo is not None else [],
+        "spending": _spending(status.spending),
         "headline": headline(status, len(parsed.rollout.steps) if parsed else 0),
         "conditions": [
             {"type": entry.type, "status": entry.status, "reason": entry.reason, "message": entry.message}
@@ -120,6 +128,14 @@ def page(document: Mapping[str, Any], snapshot: Snapshot | None, now: float) -> 
         ],
         "now": now,
     }  # fmt: skip
+
+
+def _spending(record: SpendingRecord | None) -> dict[str, Any] | None:
+    """The month's cost without its days; None without a budget."""
+    if record is None:
+        return None
+    names = ("month", "state", "budget", "spent", "forecast", "shed", "resets")
+    return {**{name: getattr(record, name) for name in names}, "perHour": record.per_hour}
 
 
 def _objective(record: ObjectiveRecord) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from pagefleet_gateway.cluster.objects import service_from
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.measuring.access_log import LogLine, complete, parse
@@ -279,3 +280,27 @@ def test_the_limit_of_a_pod_counts_the_requests_of_other_gateways() -> None:
     assert isinstance(refused, Refusal) and refused.code == "overloaded"
     world.ledger.others.forget("gateway-2")
     assert isinstance(world.ask(), Pick)
+
+
+def test_classes_that_the_budget_gives_up_are_refused_and_no_others() -> None:
+    classes = {"priorities": ((("x-tier", "live"),), (("x-tier", "batch"),)), "priority_names": ("live", "batch")}
+    world = World(pod("1", "a"), weights=(("a", 100),), shed=("batch",), **classes)
+    refused = world.ask(x_tier="batch")
+    assert isinstance(refused, Refusal)
+    assert (refused.status, refused.code, refused.retry_after) == (429, "budget_spent", 3600)
+    assert "refuses requests of priority batch" in refused.message
+    assert "spec.cost.budget" in refused.message
+    world.pick(x_tier="live")
+    world.pick()
+    nobody = World(pod("1", "a"), weights=(("a", 100),), **classes)
+    nobody.pick(x_tier="batch")
+
+
+def test_the_classes_are_read_from_the_status() -> None:
+    document = {
+        "metadata": {"namespace": "team", "name": "chat"},
+        "spec": {"traffic": {"priorities": [{"name": "batch", "header": {"X-Tier": "batch"}}]}},
+        "status": {"spending": {"shed": ["batch", 7], "spent": 91.0}},
+    }
+    assert service_from(document).shed == ("batch",)
+    assert service_from({**document, "status": {"spending": {"shed": "batch"}}}).shed == ()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain.base.revision_spec import revision_spec
+from pagefleet_operator.domain.cost.spending import capped
 from pagefleet_operator.domain.rollout.steps import weight_of
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import autoscale
@@ -42,7 +43,7 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     """The replicas of the stable revision and of the canary, with the records for the next decision."""
     observation, scaling, now = turn.observation, turn.spec.scaling, turn.now
     before = {record.hash: record for record in observation.status.revisions}
-    allowed = in_force(scaling, now)
+    allowed = capped(in_force(scaling, now), observation.status.spending)
     may_sleep = bool(stage.traffic) and not stage.canary
     stable = _stable(stage, observation, allowed if may_sleep else awake(allowed), now)
     current = before[stage.stable].desired if stage.stable in before else stable.replicas
@@ -54,7 +55,7 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     if stage.canary:
         canary = _canary(stage, observation, allowed, now)
         recommended[stage.canary] = canary
-        replicas[stage.canary] = _canary_replicas(canary, _share(stage, turn.rollout, count), count, scaling)
+        replicas[stage.canary] = _canary_replicas(canary, _share(stage, turn.rollout, count), count, allowed)
     records = (entry.record for entry in recommended.values())
     nothing_to_shrink = stable.limit == "SignalsMissing" and stable.replicas <= allowed.min
     return Capacity(

@@ -36,6 +36,7 @@ def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     yield from _schedule(at(spec, ("scaling", "schedule")) or ())
     yield from _policies(spec)
     yield from _ceiling(spec)
+    yield from _budget(at(spec, ("cost", "budget")) or {})
     yield from _steps(at(spec, ("rollout", "steps")) or ())
     yield from _headers(spec)
     yield from _label_names(spec)
@@ -72,6 +73,11 @@ def _policies(spec: Mapping[str, Any]) -> Iterator[SpecError]:
                 yield SpecError(f"{where}.period", "must be above 0s and at most 30m")
             if direction == "scaleDown" and policy["type"] == "Percent" and policy["value"] > 100:
                 yield SpecError(f"{where}.value", "must be at most 100 percent")
+
+
+def _budget(budget: Mapping[str, Any]) -> Iterator[SpecError]:
+    for field, message in schedule.errors("0 0 1 * *", budget.get("timeZone", "UTC")):
+        yield SpecError(f"spec.cost.budget.{field}", message)
 
 
 def _ceiling(spec: Mapping[str, Any]) -> Iterator[SpecError]:

@@ -101,7 +101,7 @@ def _texts(status: Status, _: int) -> tuple[Status, str]:
     changes = {
         entry.name: _short(getattr(status, entry.name))
         for entry in dataclasses.fields(status)
-        if entry.name not in ("revisions", "alerts", "selector", "slo")  # whose keys name counters
+        if entry.name not in ("revisions", "alerts", "selector", "slo", "spending")  # whose names are keys
     }
     return replace(status, **changes), ""
 

@@ -21,7 +21,7 @@ from pagefleet_operator.domain.status.stored import histogram_of, snapshot_of
 # Fields that hold UNIX seconds in Python and a time in JSON.
 TIMES = {"last_transition_time", "since", "started", "created", "time", "starts_at", "received", "panic_since",
          "above_since", "newest", "traffic_since", "ticked", "low_since", "idle_since", "learned",
-         "until", "runs_out", "written"}  # fmt: skip
+         "until", "runs_out", "written", "resets"}  # fmt: skip
 MAX_TIME = 253_402_300_799.0  # the end of the year 9999: RFC 3339 has no later time
 INTEGER_LIMIT = 2**63  # Kubernetes stores smaller integers only
 OPEN = {(RevisionRecord, "spec"): snapshot_of, (BaselineRecord, "histogram"): histogram_of}

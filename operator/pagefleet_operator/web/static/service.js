@@ -46,6 +46,14 @@ function objectives(page) {
     ["Objective", "Budget left", "Pace of the last hour", "Runs out", "Missed"].map((title, at) => h("th", { scope: "col", class: at ? "number" : null }, title)))), h("tbody", {}, rows))));
 }
 
+function spending(page) {
+  if (!page.spending) return null;
+  const { spent, budget, forecast, month, state } = page.spending;
+  const money = (value) => value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+  const tone = state === "WithinBudget" ? "good" : state === "ForecastAboveBudget" ? "busy" : "bad";
+  return fact("Spent", h("span", { class: `badge ${tone}` }, `${money(spent)} of ${money(budget)}`), `in ${month}; forecast ${money(forecast)}`);
+}
+
 function owner(page) {
   const { team, contact, runbook } = page.owner;
   if (!team && !contact && !runbook) return null;
@@ -127,13 +135,13 @@ export class Service {
     if (page.gone) { this.said.textContent = "There is no such service."; this.body.replaceChildren(); return; }
     if (this.said.textContent !== page.headline) this.said.textContent = page.headline;
     this.state.replaceChildren(badge(page.state));
-    const troubles = page.conditions.filter((entry) => (entry.type === "Degraded" && entry.status === "True") || (["Ready", "Guarded", "SLOMet"].includes(entry.type) && entry.status === "False"));
+    const troubles = page.conditions.filter((entry) => (entry.type === "Degraded" && entry.status === "True") || (["Ready", "Guarded", "SLOMet", "WithinBudget"].includes(entry.type) && entry.status === "False"));
     this.body.replaceChildren(
       ...troubles.map((entry) => h("p", { class: "trouble" }, h("strong", {}, entry.reason), " ", entry.message)),
       h("dl", { class: "facts" }, fact("Model", page.model), fact("Replicas ready", `${page.ready} / ${page.desired}`),
         fact("Waiting", count(page.queue), page.held ? `and ${count(page.held)} held by gateways` : null),
         fact("Fullest pod", share(page.used), "of its KV pages"),
-        fact("Read", page.read ? ago(page.read, page.now) : NONE, page.stale ? "not current" : null), owner(page) ?? ""),
+        fact("Read", page.read ? ago(page.read, page.now) : NONE, page.stale ? "not current" : null), spending(page) ?? "", owner(page) ?? ""),
       h("div", { class: "columns" }, split(page), replicas(page) ?? ""), objectives(page) ?? "", evidence(page), pods(page), decisions(page));
   }
 }

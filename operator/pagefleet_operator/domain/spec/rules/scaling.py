@@ -64,4 +64,17 @@ SCALING_RULES = (
         "!has(self.ceilingPerHour) || has(self.perAcceleratorHour)",
         "needs spec.cost.perAcceleratorHour",
     ),
+    Rule(
+        ("cost",),
+        "spec.cost.budget",
+        "!has(self.budget) || has(self.perAcceleratorHour)",
+        "needs spec.cost.perAcceleratorHour",
+    ),
+    Rule(
+        (),
+        "spec.cost.budget.shed",
+        "!(has(self.cost) && has(self.cost.budget) && has(self.cost.budget.shed)) || self.cost.budget.shed.all(n,"
+        " has(self.traffic) && has(self.traffic.priorities) && self.traffic.priorities.exists(p, p.name == n))",
+        "each must be a name of spec.traffic.priorities",
+    ),
 )
