@@ -161,6 +161,11 @@ FLAGS: tuple[Flag, ...] = (
     # The model.
     Flag("--model", "model URI: python://, file://, hf://", required=True),
     Flag("--served-model-name", "the names by which clients call it", kind=Kind.EXTEND, required=True, metavar="NAME"),
+    Flag(
+        "--model-impl", "whose code computes the model; auto: transformers' where the engine has no family for it",
+        default=EngineConfig.model_impl,
+        devices={"cpu": ("auto", "pagefleet", "transformers"), "cuda": ("auto", "pagefleet")},
+    ),
     Flag("--max-model-len", "prompt and output tokens together", positive),
     Flag(
         "--quantization", "of a model whose files carry none", default=EngineConfig.quantization,

@@ -1,11 +1,12 @@
-"""Protects docs/models.md: its table names the families of the registry, and claims no parity that a test does not compare."""
+"""Protects docs/models.md: its table names the families of the registry, and it claims no parity that a test does not compare."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from support.engine import device_engine, files
+from support.engine import backend_models, device_engine, files
 
 from pagefleet_engine.model.families import registry
 from pagefleet_engine.model.families.family import Family
@@ -39,3 +40,8 @@ def test_a_row_says_what_is_so(family: Family) -> None:
     refused = {"olmo2"}  # tests/device/test_device_parallel.py
     name = family.model_type
     assert gpus == ("tested" if name in shared else "refused" if name in refused else "untested")
+
+
+def test_the_models_that_are_said_to_run_through_transformers_are_compared() -> None:
+    sentence = PAGE.read_text().split("test_engine_transformers_backend.py`) for")[1].split(". ")[0]
+    assert re.findall(r"`([a-z0-9_]+)`", sentence) == [one.model_type for one in backend_models.BACKEND.values()]

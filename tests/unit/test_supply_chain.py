@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ def test_a_lock_satisfies_the_project_s_requirements(name: str) -> None:
     for text in requirements:
         requirement = Requirement(text)
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)], prereleases=True), text
+
+
+def test_the_image_with_transformers_has_all_that_it_asks_for() -> None:
+    """But for typer, which only its command line imports."""
+    added = locked((ROOT / "images/transformers/requirements.txt").read_text())
+    assert [package for package in added if not package.hashes] == []
+    versions = {package.name: package.version for package in (*locked(lock("engine-cpu")), *added)}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = [Requirement(text) for text in (*(requires("transformers") or []), *extras["transformers"])]
+    needed = [one for one in asked if one.marker is None and one.name != "typer"]
+    assert len(needed) > 5
+    for one in needed:
+        assert one.specifier.contains(versions[canonicalize_name(one.name)], prereleases=True), str(one)
 
 
 @pytest.mark.parametrize("name", LOCKS)

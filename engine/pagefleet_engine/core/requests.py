@@ -158,6 +158,7 @@ class EngineConfig:
     adapters: tuple[tuple[str, str], ...] = ()
     max_adapters: int = MAX_ADAPTERS
     kernels: str = "auto"
+    model_impl: str = "auto"
     device: str = "cpu"
     tensor_parallel_size: int = 1
     max_pinned_pages_share: float = 0.25  # of the KV pages

@@ -21,6 +21,8 @@ class Decoder:
     an unknown quantisation.
     """
 
+    implementation = "pagefleet"
+
     def __init__(
         self, config: ModelConfig, weights: Weights, quantization: str, positions: int, operations: Operations
     ) -> None:

@@ -57,6 +57,10 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
         return EXIT_CONFIGURATION
     if (stored := engine.description["weights"]) not in PLAIN:
         report(f"the checkpoint's quantised weights: {stored}", level="info")
+    if engine.description["model_impl"] == "transformers":
+        kind = engine.description["architecture"]
+        said = "transformers' own code computes it over the engine's KV pages, slower than a family of the engine's"
+        report(f"there is no family for model_type {kind!r}, or --model-impl asks for it: {said}", level="info")
     stats = engine.stats()
     _report_pinnable(stats, config, engine.max_model_len)
     capacity = stats.pages_total * config.page_size

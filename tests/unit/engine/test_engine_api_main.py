@@ -43,7 +43,7 @@ def test_every_flag_beyond_the_contract_reaches_its_place(tmp_path: Path) -> Non
         *NEEDED, "--served-model-name", "b", "c", "--kv-cache-dtype=float16", "--max-chunk-tokens=64",
         "--no-prefix-caching", "--scheduling-policy=fcfs", "--speculation=draft", "--speculation-tokens=3",
         "--speculation-model=file:///d", "--lora-adapter=x=/a/b=c", "--lora-adapter", "y=/y", "--max-adapters=2",
-        "--kernels=reference", "--chat-template=t.jinja", "--tool-call-parser=llama3_json", "--allow-runtime-adapters",
+        "--kernels=reference", "--model-impl=transformers", "--chat-template=t.jinja", "--tool-call-parser=llama3_json", "--allow-runtime-adapters",
         f"--adapter-root={tmp_path}", f"--api-key-file={keys}", "--max-queued-tokens=9", "--max-n=3",
         "--trust-request-chat-template", "--write-timeout=2",
     ])  # fmt: skip
@@ -51,7 +51,7 @@ def test_every_flag_beyond_the_contract_reaches_its_place(tmp_path: Path) -> Non
         "file:///m", kv_cache_dtype="float16", max_chunk_tokens=64, long_prompt_tokens=64, prefix_caching=False,
         scheduling_policy="fcfs",
         speculation=Speculation("draft", 3, "file:///d"), adapters=(("x", "/a/b=c"), ("y", "/y")), max_adapters=2,
-        kernels="reference",
+        kernels="reference", model_impl="transformers",
     )  # fmt: skip
     assert config.served_model_names == ("m", "b", "c") and config.served_model_name == "m"
     assert (config.chat_template, config.adapter_root, config.write_timeout) == (Path("t.jinja"), tmp_path, 2.0)

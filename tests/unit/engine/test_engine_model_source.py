@@ -204,15 +204,15 @@ def test_kv_pages_come_from_the_memory_limit(tmp_path: Path) -> None:
     config = EngineConfig("file:///x", page_size=16)
     weights, page = memory.weight_bytes(model, "none"), memory.page_bytes(model, 16, "float32")
     limit = memory.RESERVE_BYTES + weights + 1000 * page
-    assert memory.pages(config, [(model, 4)], 128, limit) == 900
+    assert memory.pages(config, page, weights, 128, limit) == 900
     assert memory.weight_bytes(model, "none", 2) * 2 == weights
-    assert memory.pages(config, [(model, 2)], 128, limit) > 900
+    assert memory.pages(config, page, memory.weight_bytes(model, "none", 2), 128, limit) > 900
     assert memory.weight_bytes(model, "int8", 2) == memory.weight_bytes(model, "int8", 4)
     with pytest.raises(ModelError, match="raise the memory") as raised:
-        memory.pages(config, [(model, 4)], 128, memory.RESERVE_BYTES)
+        memory.pages(config, page, weights, 128, memory.RESERVE_BYTES)
     assert raised.value.field == "spec.resources.memory"
     with pytest.raises(ModelError, match="at most 1000 pages"):
-        memory.pages(EngineConfig("file:///x", num_pages=1001), [(model, 4)], 128, limit)
+        memory.pages(EngineConfig("file:///x", num_pages=1001), page, weights, 128, limit)
 
 
 def test_threads_never_exceed_the_cpus() -> None:

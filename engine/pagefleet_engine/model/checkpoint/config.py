@@ -161,7 +161,7 @@ def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
         norm_eps=float(document["rms_norm_eps"]),
         max_position=max(longest, scaling.positions),
         tied=bool(document.get("tie_word_embeddings", False)),
-        eos_token_ids=_eos(folder, document),
+        eos_token_ids=eos_token_ids(folder, document),
         rope_divisors=scaling.divisors,
         rope_scale=scaling.scale,
         qk_norm=family.qk_norm,
@@ -184,8 +184,12 @@ def _family(document: Mapping[str, Any]) -> Family:
         return family
     supported = ", ".join(registry.model_types())
     named = f"model_type {model_type!r}" if family is None else f"architecture {other!r}"
-    reason = next((text for entry, text in REASONS.items() if document.get(entry)), "")
-    raise ModelError(SOURCE, f"{named} is not supported{reason}; supported: {supported}")
+    raise ModelError(SOURCE, f"{named} is not supported{reason(document)}; supported: {supported}")
+
+
+def reason(document: Mapping[str, Any]) -> str:
+    """Return why a config.json's model cannot be served, in brackets; empty where no entry shows it."""
+    return next((text for entry, text in REASONS.items() if document.get(entry)), "")
 
 
 def _check(document: Mapping[str, Any], name: str, computed: Any) -> None:
@@ -211,7 +215,8 @@ def _sliding(family: Family, document: Mapping[str, Any], layers: int) -> tuple[
     return window, tuple(sliding)
 
 
-def _eos(folder: Path, document: Mapping[str, Any]) -> tuple[int, ...]:
+def eos_token_ids(folder: Path, document: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the tokens that end an answer, of generation_config.json or else of config.json's `document`."""
     value = generation_config(folder).get("eos_token_id", document.get("eos_token_id"))
     if value is None:
         return ()

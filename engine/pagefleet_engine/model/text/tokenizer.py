@@ -119,7 +119,7 @@ def _from_folder(folder: Path, override: str | None) -> Tokenizer:
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
     special = {name: _text(settings[name]) for name in names if settings.get(name) is not None}
     templates = {"default": override} if override is not None else _templates(folder, settings)
-    eos = configs.from_json(folder).eos_token_ids
+    eos = configs.eos_token_ids(folder, _json(folder / "config.json"))
     path = next((path for name in FILES if (path := folder / name).is_file()), None)
     if path is None:
         raise ModelError(SOURCE, f"{folder} holds no {' or '.join(FILES)}")

@@ -9,8 +9,8 @@ from pagefleet_engine.core.requests import Batching, EngineConfig, EngineStats, 
 from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.model.served import Shape
 
 
 def engine_stats(scheduler: Scheduler, page_size: int, steps: int) -> EngineStats:
@@ -49,17 +49,15 @@ def computed(work_items: Sequence[Work]) -> tuple[int, int]:
     return sum(work.count for work in work_items) - singles, singles
 
 
-def longest(config: EngineConfig, model: ModelConfig) -> int:
+def longest(config: EngineConfig, max_position: int) -> int:
     """Return the most tokens of a request. Raises ModelError for more than the model has positions."""
-    length = model.max_position if config.max_model_len is None else config.max_model_len
-    if not 2 <= length <= model.max_position:
-        raise ModelError(
-            "spec.model.maxLength", f"{length} is not within 2..{model.max_position}, the model's own length"
-        )
+    length = max_position if config.max_model_len is None else config.max_model_len
+    if not 2 <= length <= max_position:
+        raise ModelError("spec.model.maxLength", f"{length} is not within 2..{max_position}, the model's own length")
     return length
 
 
-def limits(config: EngineConfig, model: ModelConfig, pages: int, max_model_len: int) -> Limits:
+def limits(config: EngineConfig, model: Shape, pages: int, max_model_len: int) -> Limits:
     """Raises ModelError for sizes with which nothing could be computed."""
     share = config.max_pinned_pages_share if config.prefix_caching else 0
     try:

@@ -23,6 +23,7 @@ from pagefleet_engine.core.requests import (
 from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.work import Results, Work
 from pagefleet_engine.model import adapters
+from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common import machine, sampling
 from pagefleet_engine.runner.common.adapters import Adapters
@@ -74,8 +75,8 @@ class Engine:
     def description(self) -> dict[str, str]:
         model = self.loaded.model.config
         return {
-            "architecture": model.kind, "kernels": self._operations.name, "kv_cache_dtype": self.loaded.kv_dtype,
-            "weights": self.loaded.stored,
+            "architecture": model.kind, "model_impl": self.loaded.model.implementation, "kernels": self._operations.name,
+            "kv_cache_dtype": self.loaded.kv_dtype, "weights": self.loaded.stored,
         }  # fmt: skip
 
     @property
@@ -171,7 +172,10 @@ class Engine:
         self._scheduler.check()
 
     def _read_adapter(self, path: str) -> adapters.Adapter:
-        return adapters.load(Path(path), self.loaded.model.config)
+        config = self.loaded.model.config
+        if not isinstance(config, ModelConfig):
+            raise ValueError(f"LoRA adapters of a {config.kind} model are not supported through transformers' own code")
+        return adapters.load(Path(path), config)
 
     def _adapters_in_use(self) -> set[str]:
         open_ones = (*self._scheduler.running, *self._scheduler.waiting)

@@ -8,14 +8,16 @@ import torch
 
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model import prepare
+from pagefleet_engine.model.backend.choice import through_transformers
 from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.decoder import Decoder
+from pagefleet_engine.model.served import Model
 from pagefleet_engine.runner.common import machine
 from pagefleet_engine.runner.common.speculator import FIELD, check_draft
 from pagefleet_engine.runner.common.stats import longest
-from pagefleet_engine.runner.cpu import memory
+from pagefleet_engine.runner.cpu import backend, memory
 from pagefleet_kernels.cpu import KVPages, Operations
 from pagefleet_kernels.cpu.layout import LANES, MAX_HEAD_DIM
 
@@ -24,7 +26,7 @@ from pagefleet_kernels.cpu.layout import LANES, MAX_HEAD_DIM
 class Loaded:
     """Everything large that an engine holds. The draft model's pages lie beside the served one's. stored: `Weights.summary`."""
 
-    model: Decoder
+    model: Model
     cache: list[KVPages]
     draft: Decoder | None
     draft_cache: list[KVPages]
@@ -48,10 +50,14 @@ def load(config: EngineConfig, operations: Operations, reusable: Loaded | None) 
 
 
 def _models(config: EngineConfig, operations: Operations) -> Loaded:
-    model, unread = weights.load(source.resolve(config.model))
-    length = longest(config, model)
     if config.page_size < 1 or config.page_size % LANES:
         raise ModelError("spec.engine.kvCache.pageSize", f"must be a multiple of {LANES}, not {config.page_size}")
+    found = source.resolve(config.model)
+    if through_transformers(found, config.model_impl):
+        other, length, pages = backend.load(config, found.path, operations)
+        return Loaded(other, [], None, [], length, pages, memory.kv_dtype(config), "floats")
+    model, unread = weights.load(found)
+    length = longest(config, model.max_position)
     _check_heads(model, SOURCE)
     draft_files: tuple[ModelConfig, weights.Weights] | None = None
     if config.speculation is not None and config.speculation.model is not None:
@@ -59,13 +65,17 @@ def _models(config: EngineConfig, operations: Operations) -> Loaded:
         _check_heads(draft_files[0], FIELD)
         check_draft(draft_files[0], model, length)
     files = [(model, unread), *([draft_files] if draft_files else [])]
-    shapes = [(shape, file.element_bytes) for shape, file in files]
-    pages = memory.pages(config, shapes, length, machine.memory_limit())
+    dtype = memory.kv_dtype(config)
+    size = sum(
+        memory.page_bytes(shape, config.page_size, dtype) for shape, _ in files
+    )  # a draft model shares the pages
+    held = sum(memory.weight_bytes(shape, config.quantization, file.element_bytes) for shape, file in files)
+    pages = memory.pages(config, size, held, length, machine.memory_limit())
     served = Decoder(model, unread, config.quantization, length, operations)
     draft = None
     if draft_files is not None:
         draft = Decoder(*draft_files, config.quantization, length, operations)
-    return Loaded(served, [], draft, [], length, pages, memory.kv_dtype(config), unread.summary)
+    return Loaded(served, [], draft, [], length, pages, dtype, unread.summary)
 
 
 def _check_heads(model: ModelConfig, field: str) -> None:

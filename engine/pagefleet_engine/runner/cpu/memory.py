@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
@@ -40,14 +38,11 @@ def weight_bytes(model: ModelConfig, quantization: str, element_bytes: float = 4
     return (2 if element_bytes == 2 else 4) * matrix + int(element_bytes * packed)
 
 
-def pages(config: EngineConfig, models: Sequence[tuple[ModelConfig, float]], max_model_len: int, limit: int) -> int:
-    """Return the pages of the KV pool, which all `models` share (a draft model after the served one), each given with the
-    `element_bytes` of `weight_bytes`. `limit` is the container's bytes.
+def pages(config: EngineConfig, size: int, weights: int, max_model_len: int, limit: int) -> int:
+    """Return the pages of the KV pool. `size` is one page's bytes, `weights` those of the weights, `limit` the container's.
 
     Raises ModelError when the configured pages do not fit, or what fits does not hold one request of full length.
     """
-    size = sum(page_bytes(model, config.page_size, kv_dtype(config)) for model, _ in models)
-    weights = sum(weight_bytes(model, config.quantization, element_bytes) for model, element_bytes in models)
     spare = limit - weights - RESERVE_BYTES
     if config.num_pages is not None:
         if config.num_pages * size > spare:

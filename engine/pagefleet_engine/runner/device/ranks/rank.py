@@ -72,8 +72,8 @@ class Rank:
     def description(self) -> dict[str, str]:
         dtype = str(self.executor.pool.memory.dtype).removeprefix("torch.")
         return {
-            "architecture": self.model_config.kind, "kernels": self.kernels.name, "kv_cache_dtype": dtype,
-            "weights": self.stored,
+            "architecture": self.model_config.kind, "model_impl": "pagefleet", "kernels": self.kernels.name,
+            "kv_cache_dtype": dtype, "weights": self.stored,
         }  # fmt: skip
 
     @property
@@ -124,7 +124,7 @@ class Rank:
             raise ModelError("spec.model.quantization", f"{config.quantization!r} is not for a GPU; for it: {allowed}")
         model_source = source.resolve(config.model)
         self.model_config, unread = weights.load(model_source)
-        self.max_model_len = longest(config, self.model_config)
+        self.max_model_len = longest(config, self.model_config.max_position)
         stored = None if self.model_config.stored is None else self.model_config.stored.method
         if config.quantization == "awq" and stored is not Method.AWQ:
             raise ModelError("spec.model.quantization", "awq is for checkpoints that are stored so; this one is not")
