@@ -26,7 +26,7 @@ from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 from pagefleet_reference.markdown import cell, code, table
 
 # What the engine adds to its info metric once the model is loaded.
-DESCRIBED = ("architecture", "kernels", "kv_cache_dtype", "weights")
+DESCRIBED = ("architecture", "model_impl", "kernels", "kv_cache_dtype", "weights")
 INTRODUCTION = """\
 # Metrics
 
