@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 
 from aiohttp import web
 
+from pagefleet_contract.headers import is_background
 from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.scrapes import Scrapes
@@ -34,6 +35,7 @@ from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Admitted, Pick, Picker, Request
+from pagefleet_gateway.picking.refusals import NO_IDLE_CAPACITY
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.proxy import GatewayError, Proxy
 from pagefleet_gateway.settings import Settings, listening_socket
@@ -204,7 +206,8 @@ class Gateway:
     def _count(self, request: Request, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
             self.picker.charges.refund(request.id)
-            self.metrics.record_refusal(*(decision.service or ("", "")), decision.status)
+            if decision.code != NO_IDLE_CAPACITY:  # background work that gives way is no request that the fleet sheds
+                self.metrics.record_refusal(*(decision.service or ("", "")), decision.status)
             refusing = self.state.snapshot.services.get(decision.service or ("", ""))
             if refusing is not None:
                 self.counting.record_refusal(refusing, decision.status, refusing.priority(request.headers))
@@ -217,8 +220,8 @@ class Gateway:
             self.ledger.close(request.id)
 
     def _on_arrival(self, admitted: Admitted) -> None:
-        # GETs, such as lists of models, are no work for an engine.
-        if admitted.request.method == "POST":
+        # GETs, such as lists of models, are no work for an engine. Background work comes until it finds idle capacity.
+        if admitted.request.method == "POST" and not is_background(admitted.request.headers):
             self.windows.record_arrival(admitted.service.key, time.monotonic())
 
     def _release_soon(self) -> None:

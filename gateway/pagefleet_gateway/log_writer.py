@@ -6,6 +6,7 @@ one that answers nobody. A line is written whole or not at all.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -89,3 +90,18 @@ class WriterHandler(logging.Handler):
             self._writer.write(self.format(record).encode("utf-8", "backslashreplace") + b"\n")
         except Exception:
             self.handleError(record)
+
+
+class JSONLines(logging.Formatter):
+    """Formats log records as JSON lines, like those of the access log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        document = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            document["error"] = self.formatException(record.exc_info)
+        return json.dumps(document)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
-import json
 import logging
 import os
 import signal
@@ -16,7 +15,7 @@ import uvloop
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.limits.api_keys import KeyFileError
-from pagefleet_gateway.log_writer import LogWriter, WriterHandler
+from pagefleet_gateway.log_writer import JSONLines, LogWriter, WriterHandler
 from pagefleet_gateway.proxy import GatewayError
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
 from pagefleet_gateway.watching.engine_keys import secrets_of
@@ -72,26 +71,11 @@ async def serve(settings: Settings, errors: LogWriter) -> None:
         watchdog.cancel()
 
 
-class _JSONLines(logging.Formatter):
-    """Formats log records as JSON lines, like those of the access log."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        document = {
-            "time": round(record.created, 3),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            document["error"] = self.formatException(record.exc_info)
-        return json.dumps(document)
-
-
 def run() -> None:
     """The console script `pagefleet-gateway`."""
     errors = LogWriter(sys.stderr.fileno())
     handler = WriterHandler(errors)
-    handler.setFormatter(_JSONLines())
+    handler.setFormatter(JSONLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         _run(errors)

@@ -106,7 +106,7 @@ class Proxy:
         )
         if settings.tls_folder is not None:
             self.paths.certificate.write_text(to_json(tls.certificate_discovery(settings.tls_folder)))
-        document = bootstrap(settings.pod_name, listen, self.paths, limits, settings.spans)
+        document = bootstrap(settings.pod_name, listen, self.paths, limits, settings.spans, settings.batches)
         self.paths.bootstrap.write_text(to_json(document))
         self._endpoints.write()
 

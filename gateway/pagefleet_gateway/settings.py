@@ -68,6 +68,7 @@ class Settings:
     tls_port: int = 8443
     plaintext: bool = True  # whether there is a listener on `port` at all
     api_keys_file: Path | None = None  # None: clients need no key
+    batches: tuple[str, int] | None = None  # host and port of the batches server; None: there is none
     spans: Collector | None = None  # the collector of spans; None: Envoy makes none
     temporary: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
 
@@ -117,6 +118,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         tls_port=_integer(environment, "PAGEFLEET_GATEWAY_TLS_PORT", 8443, 0, 65535),
         plaintext=plaintext == "on",
         api_keys_file=Path(keys) if keys else None,
+        batches=_host_port(environment, "PAGEFLEET_GATEWAY_BATCHES"),
         spans=spans,
         settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", SETTLE_SECONDS, 0, 600)),
     )
@@ -129,6 +131,16 @@ def _client_ca(environment: Mapping[str, str]) -> Path | None:
             f"PAGEFLEET_GATEWAY_PICKER_CLIENT_CA_FILE={str(file)!r}: needs PAGEFLEET_GATEWAY_PICKER_TLS=on, because only TLS shows a client's certificate"
         )
     return file
+
+
+def _host_port(environment: Mapping[str, str], name: str) -> tuple[str, int] | None:
+    text = environment.get(name, "")
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise SettingError(f"{name}={text!r}: must be <host>:<port>, with a port from 1 to 65535")
+    return host, int(port)
 
 
 def _path(environment: Mapping[str, str], name: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""docs/reference/http.md: what the engine (its own OpenAPI document), the gateway and the operator answer over HTTP."""
+"""docs/reference/http.md: what the engine (its own OpenAPI document), the gateway, the batches server and the operator answer over HTTP."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ CLIENTS = (
     ),
     ("GET", "/<namespace>/<service>/v1/models", "the models of the service"),
     ("POST", "/v1/...", "the same; the body's `model` selects the service"),
+    ("any", "/v1/files..., /v1/batches...", "the batches server (below), where one is installed; else 404"),
 )
 GATEWAY: dict[Path, str] = {
     ("GET", "/healthz"): "200 while the process works",
@@ -45,6 +46,20 @@ GATEWAY: dict[Path, str] = {
     ("GET", "/metrics"): "[metrics](metrics.md)",
     ("GET", "/windows"): "`?namespace=N&service=S[&since=UNIX]`: the measurements of this pod, in closed slices of 2 s",
     ("GET", "/held"): "`{held: {namespace/service: count}}`: requests that wait for a pod",
+}
+BATCHES: dict[Path, str] = {
+    ("POST", "/v1/files"): "multipart `file`, `purpose` (`batch`) and `expires_after`: the file",
+    ("GET", "/v1/files"): "`?purpose=&order=&limit=&after=`: the client's files",
+    ("GET", "/v1/files/{id}"): "the file",
+    ("GET", "/v1/files/{id}/content"): "its bytes",
+    ("DELETE", "/v1/files/{id}"): "removes it; 409 while a batch reads it",
+    (
+        "POST",
+        "/v1/batches",
+    ): "`input_file_id`, `endpoint`, `completion_window` (`24h`), `metadata`, `output_expires_after`: the batch",
+    ("GET", "/v1/batches"): "`?limit=&after=`: the client's batches, the newest first",
+    ("GET", "/v1/batches/{id}"): "the batch",
+    ("POST", "/v1/batches/{id}/cancel"): "the batch; 409 when it has ended",
 }
 OPERATOR: dict[Path, str] = {
     ("GET", "/healthz"): "200 while the event loop turns, with `lastBeatSecondsAgo`; else 503",
@@ -79,6 +94,8 @@ def page() -> str:
         f"## Gateway, for clients (port 8080; 8443 with TLS)\n\n{table(('method', 'path', ''), _rows(CLIENTS))}",
         f"Headers:\n\n{table(('header', 'of', 'meaning'), ((code(n), of, text) for n, of, text in HEADERS))}",
         f"## Gateway, inside (port {GATEWAY_INTERNAL_PORT})\n\n{_routes(GATEWAY)}",
+        "## Batches server (through the gateway)\n\nAlso below `/<namespace>/<service>`. Shapes are OpenAI's"
+        f" ([how to](../howto/batches.md)).\n\n{_routes(BATCHES)}",
         f"## Operator (port 8080; 8443 with TLS)\n\n{_routes(OPERATOR)}",
         "## Engine (port 8000)\n\nFrom its own `GET /openapi.json`. With API keys all but `/health`, `/ready` and"
         " `/metrics` ask for one.\n",

@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: every metric of engine, gateway and operator, from their own registries.
+"""docs/reference/metrics.md: every metric of engine, gateway, batches server and operator, from their own registries.
 
 prometheus_client tells the names of labels only where it keeps them itself (`_labelnames`).
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from pagefleet_batches.metrics import Metrics as BatchesMetrics
 from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_gateway.cluster.state import State
@@ -46,7 +47,12 @@ class Metric:
 
 def page() -> str:
     parts = [INTRODUCTION]
-    for title, found in (("Engine", engine()), ("Gateway", gateway()), ("Operator", operator())):
+    for title, found in (
+        ("Engine", engine()),
+        ("Gateway", gateway()),
+        ("Batches", batches()),
+        ("Operator", operator()),
+    ):
         parts.append(f"## {title}\n\n{table(('metric', 'type', 'labels', 'what it is'), map(_row, found))}")
     recorded = [(code(rule.name), code(rule.expr)) for group in GROUPS for rule in group.rules if _recorded(rule)]
     parts.append(
@@ -70,6 +76,10 @@ def gateway() -> list[Metric]:
     ledger = Ledger()
     picker = Picker(State(), ledger, random.Random(1))  # noqa: S311 - nothing is picked
     return sorted(_registered(GatewayMetrics(ledger, Holding(picker, time.monotonic, lambda _: None)).registry))
+
+
+def batches() -> list[Metric]:
+    return sorted(_registered(BatchesMetrics().registry))
 
 
 def operator() -> list[Metric]:

@@ -36,6 +36,7 @@ SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gateway-api-keys": ((), ("gateway.apiKeys.enabled=true",)),
     "picker": ((), ("gateway.picker.enabled=true",)),
     "picker-mtls": (("picker",), ("gateway.picker.enabled=true", "gateway.picker.mutualTLS=true")),
+    "batches": ((), ("batches.enabled=true",)),
     "monitoring": ((), ("monitoring.enabled=true",)),
 }
 # Values that change nothing of the defaults are in no other test: each one here, with where it must arrive.
@@ -61,6 +62,11 @@ EXERCISED: dict[str, Any] = {
     "gateway.apiKeys.secretName": "keys-secret", "gateway.picker.enabled": True,
     "gateway.picker.tlsSecretName": "picker-secret", "gateway.picker.mutualTLS": True,
     "gateway.picker.from": [{"namespaceSelector": {"matchLabels": {"g-gateways": "mine"}}}], "networkPolicies.enabled": False,
+    "batches.enabled": True, "batches.keySecretName": "own-key-secret", "batches.storage.size": "77Gi",
+    "batches.storage.className": "slow-disks", "batches.resources": {"limits": {"memory": "5Gi"}},
+    "batches.env": [{"name": "FROM_BATCHES_ENV", "value": "1"}], "batches.podAnnotations": {"b-note": "1"},
+    "batches.nodeSelector": {"b-pool": "a"}, "batches.tolerations": [{"key": "b-taint", "operator": "Exists"}],
+    "batches.affinity": {"podAffinity": {}}, "batches.priorityClassName": "b-priority",
     "monitoring.enabled": True, "monitoring.dashboards": False, "monitoring.labels": {"release": "mine"},
 }  # fmt: skip
 # What a value needs beside it to have an effect.
@@ -72,6 +78,11 @@ BESIDE = {
     "gateway.picker.tlsSecretName": {"gateway.picker.enabled": True},
     "gateway.picker.mutualTLS": {"gateway.picker.enabled": True},
     "gateway.picker.from": {"gateway.picker.enabled": True},
+    **{
+        path: {"batches.enabled": True}
+        for path in EXERCISED
+        if path.startswith("batches.") and path != "batches.enabled"
+    },
     "monitoring.dashboards": {"monitoring.enabled": True},
     "monitoring.labels": {"monitoring.enabled": True},
 }
@@ -140,9 +151,9 @@ def test_a_file_of_values_is_its_overlay(name: str) -> None:
 
 
 def test_every_value_is_exercised() -> None:
-    assert set(EXERCISED) == {value.path for value in values({"operator": {}, "gateway": {}})}
+    assert set(EXERCISED) == {value.path for value in values({"operator": {}, "gateway": {}, "batches": {}})}
     assert (
-        tree(values({"operator": {}, "gateway": {}})).keys()
+        tree(values({"operator": {}, "gateway": {}, "batches": {}})).keys()
         == yaml.safe_load((CHART / "values.yaml").read_text()).keys()
     )
 
@@ -168,10 +179,10 @@ def _leaves(node: Any) -> list[str]:
 def test_values_arrive_at_their_part_and_every_pod_stays_restricted() -> None:
     documents = rendered(*flags(EXERCISED))
     assert [one["kind"] for one in documents if one["kind"] in ("NetworkPolicy", "ConfigMap")] == []
-    for part, prefix in (("operator", "o"), ("gateway", "g")):
+    for part, prefix in (("operator", "o"), ("gateway", "g"), ("batches", "b")):
         workload = named(documents)["Deployment", f"pagefleet-{part}"]
         pod = workload["spec"]["template"]["spec"]
-        assert workload["spec"]["replicas"] == EXERCISED[f"{part}.replicas"]
+        assert workload["spec"]["replicas"] == EXERCISED.get(f"{part}.replicas", 1)
         assert pod["nodeSelector"] == {f"{prefix}-pool": "a"}
         assert pod["priorityClassName"] == f"{prefix}-priority"
         assert pod["imagePullSecrets"] == [{"name": "pull-secret"}]
@@ -186,7 +197,7 @@ def test_values_arrive_at_their_part_and_every_pod_stays_restricted() -> None:
         "PAGEFLEET_GATEWAY_WORKERS"
     ] == "3"
     monitors = [one for one in documents if one["kind"] in ("PodMonitor", "PrometheusRule")]
-    assert len(monitors) == 4
+    assert len(monitors) == 5
     assert {one["metadata"]["labels"]["release"] for one in monitors} == {"mine"}
 
 

@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.piece_metrics import gateway_metrics
 from support.promql import groupings, uses
 
+from pagefleet_batches.jobs.batch import ENDED
+from pagefleet_batches.metrics import Metrics as BatchesMetrics
 from pagefleet_cli.rollout import commands as rollout
 from pagefleet_contract.engine_metrics import OURS
 from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
@@ -54,6 +56,7 @@ def _series() -> dict[str, set[str]]:
     sources = [
         (engine.registry, TARGET | ENGINE_TARGET),
         (gateway_metrics().registry, TARGET),
+        (BatchesMetrics().registry, TARGET),
         (OperatorMetrics().registry, TARGET),
     ]
     labels_by_series = {
@@ -183,12 +186,15 @@ def test_matched_values_are_ones_that_are_written() -> None:
     """The objective's bucket, phases, conditions and their reasons, by the operator's own source."""
     domain = "".join(path.read_text() for path in (CHECKOUT / "operator/pagefleet_operator/domain").rglob("*.py"))
     phases = {phase.value for phase in Phase}
+    statuses = {("status", status.value) for status in ENDED}
     for rule in RULES:
         for use in uses(rule.expr):
             for label, value in use.matchers:
                 for one in value.split("|"):
                     if label == "phase":
                         assert one in phases, rule.name
+                    elif use.metric.startswith("pagefleet_batches_"):
+                        assert (label, one) in statuses, rule.name
                     elif label in ("type", "reason", "status"):
                         assert f'"{one}"' in domain, (rule.name, label, one)
     metrics = gateway_metrics()

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from prometheus_client import generate_latest
 from support.piece_metrics import gateway_metrics
 
+from pagefleet_batches.metrics import Metrics as BatchesMetrics
+from pagefleet_batches.web import PREFIX, Api
 from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_gateway.measuring.windows import Windows
@@ -57,6 +60,7 @@ def test_every_field_of_the_crd_has_a_row() -> None:
 def test_every_metric_has_a_row() -> None:
     named = set(re.findall(r"^\| `((?:pagefleet|llm|gen_ai)_\w+)` ", PAGES["metrics.md"], re.MULTILINE))
     texts = [EngineMetrics("m", EngineConfig("file:///m")).text(), gateway_metrics().text(), OperatorMetrics().text()]
+    texts.append(generate_latest(BatchesMetrics().registry))
     documented = {
         line.split()[2]
         for text in texts
@@ -70,6 +74,12 @@ def test_every_metric_has_a_row() -> None:
 def routes(app: web.Application) -> set[tuple[str, str]]:
     served = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
     return {route for route in served if route[0] != "HEAD"}
+
+
+def test_every_route_of_the_batches_server_is_described() -> None:
+    served = routes(Api(None, None, None).application())  # type: ignore[arg-type]
+    below = PREFIX.replace(":[^/]+", "")
+    assert served == {(method, at + path) for method, path in http.BATCHES for at in ("", below)}
 
 
 async def test_every_route_of_the_operator_is_described(tmp_path: Path) -> None:

@@ -203,6 +203,11 @@ TICKETS = (
     Case("PagefleetGatewayKeysInvalid", {'pagefleet_gateway_api_keys_valid{namespace="s"}': "1+0x10 0+0x50"},
          ({'pagefleet_gateway_api_keys_valid{namespace="s"}': "0+0x60"},
           {'pagefleet_gateway_api_keys_valid{namespace="s"}': "1+0x60"}), labels={"namespace": "s"}),
+    Case("PagefleetBatchesNotReady", {'pagefleet_batches_ready{namespace="s"}': "0+0x60"},
+         ({'pagefleet_batches_ready{namespace="s"}': "1+0x60"},), labels={"namespace": "s"}),
+    Case("PagefleetBatchesExpired", {'pagefleet_batches_ended_total{namespace="s",status="expired"}': "0+0x20 1+0x40"},
+         ({'pagefleet_batches_ended_total{namespace="s",status="expired"}': "1+0x60",
+           'pagefleet_batches_ended_total{namespace="s",status="completed"}': "0+1x60"},), labels={"namespace": "s"}),
 )  # fmt: skip
 
 CASES = (*COMPARED, *PAGES, *TICKETS)

@@ -20,10 +20,11 @@ from pagefleet_operator.domain.manifests.load_test_job import load_test_job
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("base", "overlays/local", "picker", "engines")
+FOLDERS = ("base", "overlays/local", "picker", "engines", "batches")
 DECLARED = {
     "pagefleet-operator": {"http": 8080, "https": 8443},
     "pagefleet-gateway": {"http": 8080, "internal": 9002, "picker": 9003, "https": 8443},
+    "pagefleet-batches": {"http": 8080, "internal": 9002},
 }
 Document = dict[str, Any]
 
@@ -63,7 +64,7 @@ def test_every_static_pod_passes_restricted(folder: str) -> None:
 
 def test_every_component_leaves_the_pods_restricted(tmp_path: Path) -> None:
     documents = pods(secured(tmp_path))
-    assert len(documents) == 2
+    assert len(documents) == 3
     for document in documents:
         assert list(violations(document["spec"]["template"]["spec"])) == []
         assert document["spec"]["template"]["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"]

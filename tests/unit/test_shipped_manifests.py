@@ -146,7 +146,7 @@ def test_every_component_builds_on_the_base(component: Path, tmp_path: Path) -> 
 
 def test_the_monitoring_component_brings_everything(tmp_path: Path) -> None:
     kinds = [one["kind"] for one in with_component(MANIFESTS / "components/monitoring", tmp_path)]
-    assert [kinds.count(kind) for kind in ("PodMonitor", "PrometheusRule", "ConfigMap")] == [3, 1, 4]
+    assert [kinds.count(kind) for kind in ("PodMonitor", "PrometheusRule", "ConfigMap")] == [4, 1, 4]
 
 
 @pytest.mark.parametrize("name", ["minimal", "full", "gpu"])
@@ -164,7 +164,7 @@ def test_what_is_not_restricted_is_told() -> None:
 
 def test_monitors_and_scrape_jobs_find_the_same_pods() -> None:
     """By name, port and labels; ports are those that the pods name."""
-    documents = [*built(MANIFESTS / "base"), deployment(child_of(spec_of("minimal")), 1)]
+    documents = [*built(MANIFESTS / "base"), *built(MANIFESTS / "batches"), deployment(child_of(spec_of("minimal")), 1)]
     named = {
         template["metadata"]["labels"]["app.kubernetes.io/name"]: {
             port["name"] for container in template["spec"]["containers"] for port in container["ports"]

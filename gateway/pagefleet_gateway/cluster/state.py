@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from pagefleet_contract.headers import is_background
 from pagefleet_contract.slo import Objective
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine
 
@@ -76,7 +77,10 @@ class Service:
     peak_output_tokens: int = 0  # new tokens that an answer may have while its class is saturated; 0: no cap
 
     def priority(self, headers: Mapping[str, str]) -> int:
-        """Return the first class whose headers all match, 0 the most important. A request that matches none comes last."""
+        """Return the first class whose headers all match, 0 the most important. A request that matches none comes after
+        them, and background work last."""
+        if is_background(headers):
+            return len(self.priorities) + 1
         for index, required in enumerate(self.priorities):
             if all(headers.get(name) == value for name, value in required):
                 return index

@@ -16,6 +16,7 @@ from pagefleet_gateway.envoy.clusters import (
     MIRROR,
     MIRRORS,
     Paths,
+    batches_cluster,
     engines_cluster,
     picker_cluster,
 )
@@ -38,10 +39,16 @@ class ListenAddress:
 
 
 def bootstrap(
-    node: str, listen: ListenAddress, paths: Paths, limits: EnvoyLimits, spans: Collector | None = None
+    node: str,
+    listen: ListenAddress,
+    paths: Paths,
+    limits: EnvoyLimits,
+    spans: Collector | None = None,
+    batches: tuple[str, int] | None = None,
 ) -> dict[str, object]:
-    """Build the whole static configuration. `spans`: their collector; None: Envoy makes no spans."""
-    listeners, manager = [], connection_manager(limits, spans)
+    """Build the whole static configuration. `spans`: their collector; None: Envoy makes no spans. `batches`: host and port of
+    the batches server; None: there is none."""
+    listeners, manager = [], connection_manager(limits, spans, batches is not None)
     if listen.port is not None:
         listeners.append(_listener(PLAIN, listen.address, listen.port, manager))
     if listen.tls_port is not None:
@@ -53,12 +60,15 @@ def bootstrap(
         engines_cluster(paths, ENGINES, DESTINATION, engine_filters(paths.first_tokens)),
         engines_cluster(paths, MIRRORS, MIRROR),
     ]
+    optional = [collector_cluster(spans)] if spans is not None else []
+    if batches is not None:
+        optional.append(batches_cluster(batches))
     return {
         "node": {"id": node, "cluster": GATEWAY},
         "admin": {"address": {"pipe": {"path": str(paths.admin), "mode": 0o600}}},
         "static_resources": {
             "listeners": listeners,
-            "clusters": [picker_cluster(paths), *engines, *([collector_cluster(spans)] if spans is not None else [])],
+            "clusters": [picker_cluster(paths), *engines, *optional],
         },
         # The other statistics count every piece of an answer, in memory that all threads share, and nobody reads them.
         "stats_config": {

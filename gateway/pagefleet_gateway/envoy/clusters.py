@@ -1,4 +1,4 @@
-"""Envoy's two clusters: the picker on its Unix socket, and the engines, chosen by the picker's header alone.
+"""Envoy's clusters: the picker on its Unix socket, the engines, chosen by the picker's header alone, and the batches server.
 
 Pure: builds dicts. Holds the names that the gateway shares with Envoy.
 """
@@ -19,6 +19,7 @@ MIRRORS = "mirrors"  # the same endpoints, chosen by MIRROR: where copies go
 MIRROR = "x-gateway-mirror-endpoint"
 MIRROR_CLUSTER = "x-pagefleet-mirror-cluster"  # names the cluster that gets a copy; without it Envoy sends none
 PICKER = "picker"
+BATCHES = "batches"  # the batches server, where one is installed
 PICKER_HEALTH = "/health"  # no client's request has this path: Envoy asks the picker about engine paths only
 METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 TYPE = "type.googleapis.com/envoy."
@@ -84,6 +85,20 @@ def picker_cluster(paths: Paths) -> dict[str, object]:
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "load_assignment": {
             "cluster_name": PICKER,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+    }
+
+
+def batches_cluster(server: tuple[str, int]) -> dict[str, object]:
+    """Build the cluster of the batches server at this host and port: one pod behind a Service."""
+    address = {"socket_address": {"address": server[0], "port_value": server[1]}}
+    return {
+        "name": BATCHES,
+        "type": "STRICT_DNS",
+        "connect_timeout": envoy_duration(timeouts.BATCHES_CONNECT_SECONDS),
+        "load_assignment": {
+            "cluster_name": BATCHES,
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
         },
     }

@@ -93,8 +93,9 @@ class EnvoyLimits:
     max_heap_bytes: int = 1024 * 1024 * 1024
 
 
-def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> dict[str, object]:
-    """Build the filter chain of every listener. `spans`: their collector; None: Envoy makes no spans."""
+def connection_manager(limits: EnvoyLimits, spans: Collector | None = None, batches: bool = False) -> dict[str, object]:
+    """Build the filter chain of every listener. `spans`: their collector; None: Envoy makes no spans. `batches`: whether
+    there is a batches server."""
     mutations: list[dict[str, object]] = [
         {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in RESERVED_PREFIXES
     ]
@@ -142,7 +143,7 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
         ],
         local_reply_config=local_replies(limits.max_request_bytes),
         http_filters=[arrival_filter(), _authorization(limits), _scripts(), _router()],
-        route_config=routes(limits.max_request_bytes),
+        route_config=routes(limits.max_request_bytes, batches),
         **({"tracing": tracing_config(spans)} if spans is not None else {}),
     )
 

@@ -71,11 +71,33 @@ REPLIES = (
 )
 
 
+_NO_BATCHES = _Reply(
+    503,
+    503,
+    "server_error",
+    "batches_unavailable",
+    f"the batches server does not answer; its files and batches are kept; retry in {RETRY_AFTER_SECONDS} s",
+    retry=True,
+)
+_BATCHES = {
+    "header_filter": {
+        "header": {
+            "name": ":path",
+            "string_match": {"safe_regex": {"regex": r"(?:/[^/]+/[^/]+)?/v1/(?:files|batches)(?:[/?].*)?"}},
+        }
+    }
+}
+
+
 def local_replies(max_request_bytes: int) -> dict[str, object]:
     message = f"the request's body is larger than {max_request_bytes / MIB:g} MiB, the limit of this gateway"
     too_large = _Reply(413, 413, "invalid_request_error", "request_too_large", message)
+    no_batches: dict[str, object] = {
+        **_mapper(_NO_BATCHES),
+        "filter": {"and_filter": {"filters": [_status_is(503, _NO_BATCHES.code), _BATCHES]}},
+    }
     refused = {"filter": _status_is(REFUSED_503, "refused"), "status_code": 503}
-    return {"mappers": [refused, *(_mapper(reply) for reply in (too_large, *REPLIES))]}
+    return {"mappers": [refused, no_batches, *(_mapper(reply) for reply in (too_large, *REPLIES))]}
 
 
 def _mapper(reply: _Reply) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Envoy's routes: engines under the two kinds of paths, a refusal for everything else. Pure: builds dicts.
+"""Envoy's routes: files and batches, engines under the two kinds of paths, a refusal for everything else. Pure: builds dicts.
 
 The engine routes differ in how long an engine may be silent (stream_timeout.py). The picker names one of them by header.
 """
@@ -9,26 +9,29 @@ import json
 
 from pagefleet_contract.headers import ENGINE_FULL, ERROR_HEADER, FALLBACK_HEADER, PEAK_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy import timeouts
-from pagefleet_gateway.envoy.clusters import ENGINES, METADATA, MIRROR_CLUSTER, TYPE
+from pagefleet_gateway.envoy.clusters import BATCHES, ENGINES, METADATA, MIRROR_CLUSTER, TYPE
 from pagefleet_gateway.envoy.stream_timeout import ATTEMPT, HEADER, STREAM, route_name
 from pagefleet_gateway.envoy.timeouts import SILENCE_STEPS, envoy_duration
 
 ENGINE_PATH = "(?:/[^/]+/[^/]+)?/v1/.*"
+BATCHES_PATH = "(?:/[^/]+/[^/]+)?/v1/(?:files|batches)(?:/.*)?"
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
-PATH_NOT_FOUND = json.dumps(
-    {
-        "error": {
-            "message": "there is no such path; use /<namespace>/<service>/v1/... or /v1/...",
-            "type": "not_found_error",
-            "param": None,
-            "code": "path_not_found",
-        }
-    }
+
+
+def _error(code: str, message: str) -> str:
+    return json.dumps({"error": {"message": message, "type": "not_found_error", "param": None, "code": code}})
+
+
+PATH_NOT_FOUND = _error("path_not_found", "there is no such path; use /<namespace>/<service>/v1/... or /v1/...")
+NO_BATCHES = _error(
+    "batches_not_installed",
+    "this gateway has no batches server, so it has no files and no batches; its operator can install one"
+    " (manifests/components/batches, or batches.enabled of the chart)",
 )
 
 
-def routes(max_request_bytes: int) -> dict[str, object]:
-    """Build every route, the most specific first."""
+def routes(max_request_bytes: int, batches: bool = False) -> dict[str, object]:
+    """Build every route, the most specific first. `batches`: whether there is a batches server."""
     bounded = [
         _engine_route(max_request_bytes, scope, seconds) for scope in (ATTEMPT, STREAM) for seconds in SILENCE_STEPS
     ]
@@ -41,30 +44,44 @@ def routes(max_request_bytes: int) -> dict[str, object]:
                 "domains": ["*"],
                 "include_request_attempt_count": True,  # our engine answers a retry that ends it as the last one
                 "routes": [
+                    _batches_route() if batches else _refusal({"safe_regex": {"regex": BATCHES_PATH}}, NO_BATCHES),
                     *bounded,
                     _engine_route(max_request_bytes, "", timeouts.NO_LIMIT),
-                    _not_found_route(),
+                    _refusal({"prefix": "/"}, PATH_NOT_FOUND),
                 ],
             }
         ],
     }
 
 
-def _not_found_route() -> dict[str, object]:
-    """Answer 404 to every other path, without asking the picker."""
-    unchecked = {
-        "envoy.filters.http.ext_authz": {
-            "@type": TYPE + "extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute",
-            "disabled": True,
-        }
+# The picker is not asked.
+_UNCHECKED = {
+    "envoy.filters.http.ext_authz": {
+        "@type": TYPE + "extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute",
+        "disabled": True,
     }
+}
+
+
+def _batches_route() -> dict[str, object]:
+    """Send files and batches to their server, which reads the client's key itself. A file may be larger than a request to an
+    engine may be; the server bounds it."""
     return {
-        "match": {"prefix": "/"},
-        "direct_response": {"status": 404, "body": {"inline_string": PATH_NOT_FOUND}},
+        "match": {"safe_regex": {"regex": BATCHES_PATH}},
+        "route": {"cluster": BATCHES, "timeout": envoy_duration(timeouts.REQUEST_SECONDS)},
+        "typed_per_filter_config": _UNCHECKED,
+    }
+
+
+def _refusal(match: dict[str, object], error: str) -> dict[str, object]:
+    """Answer 404 to the paths that match."""
+    return {
+        "match": match,
+        "direct_response": {"status": 404, "body": {"inline_string": error}},
         "response_headers_to_add": [
             {"header": {"key": "content-type", "value": "application/json"}, "append_action": OVERWRITE}
         ],
-        "typed_per_filter_config": unchecked,
+        "typed_per_filter_config": _UNCHECKED,
     }
 
 

@@ -7,6 +7,9 @@
       requestsPerMinute: 600        # of all gateway pods together; 0 or absent: no limit
       tokensPerMinute: 200000
       manageAdapters: true          # may load and unload LoRA adapters at run time, where the engine allows that
+    - name: batches
+      sha256: ...
+      actsForClients: true          # its requests count as those of the key that each names: for the batches server
 
 Decides whether a key may use a service; never routes. Only digests stay in memory.
 """
@@ -32,7 +35,9 @@ _FIELDS = {
     "requestsPerMinute",
     "tokensPerMinute",
     "manageAdapters",
+    "actsForClients",
 }
+_OF_CLIENTS = _FIELDS - {"name", "key", "sha256", "actsForClients"}  # a key that acts for clients has theirs
 MIN_KEY_CHARACTERS = 16
 # The request headers that hold a client's key. Engines read them as `find` does (pagefleet_engine/api/base/auth.py).
 AUTHORIZATION = "authorization"  # `Bearer <key>`, as OpenAI's clients send it; where it is present, it alone counts
@@ -52,6 +57,7 @@ class APIKey:
     requests_per_minute: int = 0  # 0: no limit
     tokens_per_minute: int = 0
     manage_adapters: bool = False  # may load and unload LoRA adapters in engines that allow it
+    acts_for_clients: bool = False  # a request of it names the client's key whose services and limits are in force
 
     def allows(self, service: ServiceKey) -> bool:
         if not self.namespaces and not self.services:
@@ -70,6 +76,7 @@ class APIKeys:
 
     def __init__(self, keys: tuple[APIKey, ...]) -> None:
         self._keys = {key.digest: key for key in keys}
+        self._by_name = {key.name: key for key in keys}
 
     @property
     def all(self) -> Collection[APIKey]:
@@ -77,6 +84,11 @@ class APIKeys:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def named(self, name: str) -> APIKey | None:
+        """Return a client's key by its name; None when there is none, or it acts for clients itself."""
+        key = self._by_name.get(name)
+        return None if key is None or key.acts_for_clients else key
 
     def find(self, headers: Mapping[str, str]) -> APIKey | None:
         """Return the key in `authorization: Bearer <key>`, without that header the one in `x-api-key: <key>`; None when
@@ -115,6 +127,9 @@ def _key(where: str, entry: object) -> APIKey:
     name = entry.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise KeyFileError(f"{where}.name: must be 1 to 63 letters, digits, '-', '_' or '.'")
+    acts_for_clients = _switch(f"{where}.actsForClients", entry.get("actsForClients", False))
+    if acts_for_clients and (own := sorted(_OF_CLIENTS & set(entry))):
+        raise KeyFileError(f"{where}.{own[0]}: not allowed with actsForClients; the keys of the clients have it")
     services = [tuple(text.split("/")) for text in _texts(f"{where}.services", entry.get("services"))]
     if any(len(service) != 2 or not all(service) for service in services):
         raise KeyFileError(f"{where}.services: each must be <namespace>/<name>")
@@ -126,6 +141,7 @@ def _key(where: str, entry: object) -> APIKey:
         requests_per_minute=_limit(f"{where}.requestsPerMinute", entry.get("requestsPerMinute", 0)),
         tokens_per_minute=_limit(f"{where}.tokensPerMinute", entry.get("tokensPerMinute", 0)),
         manage_adapters=_switch(f"{where}.manageAdapters", entry.get("manageAdapters", False)),
+        acts_for_clients=acts_for_clients,
     )
 
 

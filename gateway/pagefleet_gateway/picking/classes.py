@@ -1,5 +1,5 @@
 """What the class of a request (`spec.traffic.priorities`) means to the engines: the priority that it has there, and whether the class
-is saturated, so that the cap of new tokens applies (`spec.traffic.peak`). Pure.
+is saturated, so that the cap of new tokens applies (`spec.traffic.peak`) or background work gives way. Pure.
 
 A class of requests is saturated while a request of it or of a more important class waits in a gateway for an engine pod, and
 every class is while each pod of the revision has requests waiting in its engine. Lower classes are therefore capped before
@@ -16,11 +16,11 @@ from pagefleet_gateway.cluster.state import Pod, Service
 
 def engine_priority(service: Service, priority: int, pods: Iterable[Pod]) -> int | None:
     """Return the priority that a request of a class has in the engines of all pods that may get it or a copy of it. None: the
-    service has no classes, or these engines take no priority, or not all the same one.
+    service has no classes and this is no background work, or these engines take no priority, or not all the same one.
 
-    A request of no class has 0, which is what an engine takes for a request without a priority.
+    A request of no class has 0, which is what an engine takes for a request without a priority. Background work comes after it.
     """
-    orders = {pod.engine.priority for pod in pods} if service.priorities else {""}
+    orders = {pod.engine.priority for pod in pods} if service.priorities or priority else {""}
     order = orders.pop()
     if orders or not order:
         return None
@@ -35,3 +35,11 @@ def saturated(priority: int, held: int | None, waiting: Sequence[float]) -> bool
     the engine of each pod of the revision.
     """
     return (held is not None and held <= priority) or (bool(waiting) and min(waiting) > 0)
+
+
+def gives_way(priority: int, held: int | None, waiting: Sequence[float]) -> bool:
+    """Return whether a request of background work finds no idle capacity: a more important one waits in a gateway, or each pod
+    of the revision has requests waiting in its engine. Arguments as of `saturated`. Work of its own class that is held waits
+    for the same pods, so it alone is no reason.
+    """
+    return saturated(priority - 1, held, waiting)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pagefleet_contract.headers import is_background
 from pagefleet_contract.strata import stratum
 from pagefleet_gateway.bodies.edits import Edit, capped, prioritized
 from pagefleet_gateway.cluster.readings import Readings
@@ -19,14 +20,14 @@ from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.charges import Charges, OpenCharge
 from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
 from pagefleet_gateway.picking import refusals
-from pagefleet_gateway.picking.classes import engine_priority, saturated
+from pagefleet_gateway.picking.classes import engine_priority, gives_way, saturated
 from pagefleet_gateway.picking.deaths import Content, content
 from pagefleet_gateway.picking.expected import LoadsAtPick
 from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.ranking import Ranking
 from pagefleet_gateway.picking.request_cost import RequestCost, block_tokens, request_cost
-from pagefleet_gateway.picking.routing import Refusal, route
+from pagefleet_gateway.picking.routing import Refusal, client_key, route
 from pagefleet_gateway.picking.score import candidates
 from pagefleet_gateway.picking.split import Splits, Weights, canary_forced
 
@@ -118,12 +119,9 @@ class Picker:
 
     def admit(self, request: Request, now: float) -> Admitted | Refusal:
         """Find the request's service and charge its limits: once per request. `settle` or `refund` ends the charge."""
-        keys, key = self._api_keys(), None
-        if keys is not None:
-            # Before the service is looked up: without a key nobody learns which services exist.
-            key = keys.find(request.headers)
-            if key is None:
-                return refusals.wrong_api_key(request.headers)
+        key = client_key(self._api_keys(), request.headers)  # first: without a key nobody learns which services exist
+        if isinstance(key, Refusal):
+            return key
         name = key.name if key is not None else ""
         service = route(self._state.snapshot, request.method, request.path, request.body, key)
         if isinstance(service, Refusal):
@@ -160,6 +158,8 @@ class Picker:
             if isinstance(instead, Pick):
                 instead_of = self._failing(snapshot, service, request, cost)
                 pick, service = replace(instead, fallback=f"{other.namespace}/{other.name}"), other
+        if isinstance(pick, Pick) and is_background(request.headers):
+            pick = refusals.no_idle_capacity(service) if gives_way(*self._queues(service, pick, request, now)) else pick
         if isinstance(pick, Pick):
             known = content(service.key, request.body)
             pick = self._spared(service, pick, known, now)
@@ -216,17 +216,22 @@ class Picker:
     def _edited(self, service: Service, pick: Pick, request: Request, now: float) -> Pick:
         """Return the pick with the changes of the body: the engine's priority, and the cap of new tokens while the request's class
         is saturated."""
-        priority, held = service.priority(request.headers), self.held_class(service.key)
-        first = engine_priority(service, priority, filter(None, (*pick.choices, pick.mirror)))
+        queues = self._queues(service, pick, request, now)
+        first = engine_priority(service, queues[0], filter(None, (*pick.choices, pick.mirror)))
         if first is not None:
             pick = replace(pick, edits=prioritized(request.body, request.path, first))
-        if not service.peak_output_tokens:
-            return pick
-        pods = self._state.snapshot.pods.get(service.key, {}).get(pick.revision, ())
-        if not saturated(priority, held, [self._readings.of(pod, now).waiting for pod in pods]):
+        if not service.peak_output_tokens or not saturated(*queues):
             return pick
         cap = capped(request.body, request.path, service.peak_output_tokens)
         return replace(pick, edits=pick.edits + cap, peak_output_tokens=service.peak_output_tokens) if cap else pick
+
+    def _queues(
+        self, service: Service, pick: Pick, request: Request, now: float
+    ) -> tuple[int, int | None, list[float]]:
+        """Return the request's class, the most important class that waits in a gateway, and what waits in each engine."""
+        pods = self._state.snapshot.pods.get(service.key, {}).get(pick.revision, ())
+        waiting = [self._readings.of(pod, now).waiting for pod in pods]
+        return service.priority(request.headers), self.held_class(service.key), waiting
 
     def _spared(self, service: Service, pick: Pick, known: Content | None, now: float) -> Pick | Refusal:
         """Return the pick for one pod alone, or a refusal, where engines may have died of this request."""

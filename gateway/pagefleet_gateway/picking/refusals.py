@@ -6,11 +6,10 @@ A message names the object, the number or limit, and the next step of the client
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
+from pagefleet_contract.headers import BACKGROUND, PRIORITY_HEADER
 from pagefleet_gateway.cluster.state import Service
-from pagefleet_gateway.limits.api_keys import AUTHORIZATION, X_API_KEY
 from pagefleet_gateway.limits.rate_limits import Exceeded
 from pagefleet_gateway.picking.routing import Refusal
 
@@ -19,19 +18,15 @@ OVERLOADED_RETRY_AFTER_SECONDS = 1
 BUDGET_RETRY_AFTER_SECONDS = 3600
 NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that end by waiting
 RATE_LIMITED = "rate_limit_exceeded"
+NO_IDLE_CAPACITY = "no_idle_capacity"
 NO_POD_IN_SUBSET = "no_pod_in_subset"
-SEND_KEY = "send it as `Authorization: Bearer <key>`, or as `x-api-key: <key>` without `Authorization`"
 MIB = 1024 * 1024
 
 
-def wrong_api_key(headers: Mapping[str, str]) -> Refusal:
-    sent = next((header for header in (AUTHORIZATION, X_API_KEY) if header in headers), None)
-    message = (
-        f"this gateway does not know the API key in `{sent}`: check the key and {SEND_KEY}"
-        if sent
-        else f"this gateway demands an API key: {SEND_KEY}"
-    )
-    return Refusal(401, "invalid_request_error", "invalid_api_key", message)
+def no_idle_capacity(service: Service) -> Refusal:
+    """Background work gives way: requests of more important classes wait, or every engine has requests waiting."""
+    message = f"{_name(service)} has no idle capacity for a request with `{PRIORITY_HEADER}: {BACKGROUND}`"
+    return _too_many(service, NO_IDLE_CAPACITY, message, OVERLOADED_RETRY_AFTER_SECONDS)
 
 
 def rate_limited(service: Service, limit: Exceeded) -> Refusal:

@@ -1,4 +1,4 @@
-"""The service of a request, from its path or its body's `model`. Never chooses a revision or a pod.
+"""The client of a request, from its API key, and the service, from its path or its body's `model`. Never chooses a revision or a pod.
 
 A model name belongs to one service among those that the client's API key may ask: the one to which the operator granted it,
 else the oldest. Nobody is refused because another service has the same name, and nobody learns of services that the key may
@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from pagefleet_contract import model_name
+from pagefleet_contract.headers import ACTS_FOR_HEADER
 from pagefleet_gateway.bodies.fields import BodyError, document
 from pagefleet_gateway.cluster.state import Service, ServiceKey, Snapshot
-from pagefleet_gateway.limits.api_keys import APIKey
+from pagefleet_gateway.limits.api_keys import AUTHORIZATION, X_API_KEY, APIKey, APIKeys
 
 # They change what an engine serves to everybody. Our engine and vLLM have them when they allow adapters at run time.
 ADAPTER_ENDPOINTS = ("/load_lora_adapter", "/unload_lora_adapter")
+SEND_KEY = "send it as `Authorization: Bearer <key>`, or as `x-api-key: <key>` without `Authorization`"
 PATH = re.compile(r"^/(?:(?P<namespace>[^/]+)/(?P<service>[^/]+)/)?v1(?P<endpoint>/[^?#]*)(?:[?#].*)?$")
 
 
@@ -108,6 +111,40 @@ def _owners(snapshot: Snapshot, model: str, key: APIKey | None) -> list[ServiceK
         for other in seen
         if other[0] == home and snapshot.services[other].name_lost.endswith(model_name.ELSEWHERE)
     ]
+
+
+def client_key(keys: APIKeys | None, headers: Mapping[str, str]) -> APIKey | Refusal | None:
+    """Return the API key whose services and limits are in force; None where the gateway demands none (`keys` is None).
+
+    The key that a request shows is its client's own, or one that acts for clients and names the client's.
+    """
+    if keys is None:
+        return None
+    key = keys.find(headers)
+    if key is None or not key.acts_for_clients:
+        return key or _wrong_api_key(headers)
+    name = headers.get(ACTS_FOR_HEADER, "")
+    return keys.named(name) or _client_unknown(name)
+
+
+def _wrong_api_key(headers: Mapping[str, str]) -> Refusal:
+    sent = next((header for header in (AUTHORIZATION, X_API_KEY) if header in headers), None)
+    message = (
+        f"this gateway does not know the API key in `{sent}`: check the key and {SEND_KEY}"
+        if sent
+        else f"this gateway demands an API key: {SEND_KEY}"
+    )
+    return Refusal(401, "invalid_request_error", "invalid_api_key", message)
+
+
+def _client_unknown(name: str) -> Refusal:
+    """The key that was sent acts for clients, and the header names none whose key is in force."""
+    message = (
+        f"`{ACTS_FOR_HEADER}` names no client of this gateway ({name[:63]!r}): its key was removed, or acts for clients itself"
+        if name
+        else f"this API key acts for clients, so `{ACTS_FOR_HEADER}` must name the client's key"
+    )
+    return Refusal(403, "permission_error", "client_unknown", message)
 
 
 def _not_allowed(named: ServiceKey, api_key: str) -> Refusal:

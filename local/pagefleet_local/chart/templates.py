@@ -13,6 +13,7 @@ from pagefleet_local.chart.values import DRAIN_SECONDS
 from pagefleet_local.fleet.kubectl import Document
 
 NAMESPACE = Expression(".Release.Namespace | quote")
+BATCHES = ".Values.batches.enabled"
 # Components whose patches hold under a condition, in the order in which they are put in.
 COMPONENTS = {
     "high-availability": "gt (int .Values.gateway.replicas) 1",
@@ -20,6 +21,7 @@ COMPONENTS = {
     "gateway-tls-only": "and .Values.gateway.tls.enabled (not .Values.gateway.tls.plaintext)",
     "gateway-api-keys": ".Values.gateway.apiKeys.enabled",
     "picker": ".Values.gateway.picker.enabled",
+    "batches": BATCHES,
     "picker-mtls": "and .Values.gateway.picker.enabled .Values.gateway.picker.mutualTLS",
 }
 # What a component replaces and a value sets anyway.
@@ -31,6 +33,7 @@ SECRETS = {
     "pagefleet-gateway-tls": ".Values.gateway.tls.secretName",
     "pagefleet-gateway-api-keys": ".Values.gateway.apiKeys.secretName",
     "pagefleet-picker-tls": ".Values.gateway.picker.tlsSecretName",
+    "pagefleet-batches-key": ".Values.batches.keySecretName",
 }
 OWN_IMAGE = 'or .Values.operator.image .Values.image.tag (ne .Values.image.repository "docker.io/pagefleet")'
 PROMETHEUS_TOKEN = "/var/run/secrets/pagefleet/prometheus-token"  # noqa: S105 - a path
@@ -50,6 +53,9 @@ def templates() -> dict[str, str]:
         if "rbac.authorization.k8s.io" in one["apiVersion"] or one["kind"] == "ServiceAccount":
             name = f"{part}-rbac.yaml"
         files[name] = files.get(name, "") + document(node)
+    files["batches.yaml"] = "".join(
+        document(When(BATCHES, _placed(one, "batches"))) for one in kustomized(MANIFESTS / "batches")
+    )
     files["pod-disruption-budgets.yaml"] = "".join(document(one) for one in _budgets())
     files["monitoring.yaml"] = "".join(document(one) for one in _monitors())
     files["dashboards.yaml"] = "".join(document(_dashboard(one)) for one in _dashboards())
@@ -72,6 +78,10 @@ def _placed(one: Document, part: str) -> Document | When:
         _secret(one, name, Expression(f"{value} | quote"))
     if one["kind"] == "Deployment":
         _deployment(one, part)
+    if one["kind"] == "PersistentVolumeClaim":
+        storage = ".Values.batches.storage"
+        one["spec"]["resources"]["requests"]["storage"] = Expression(f"{storage}.size | quote")
+        one["spec"]["storageClassName"] = When(f"{storage}.className", Expression(f"{storage}.className | quote"))
     if one["kind"] == "Service" and part == "gateway":
         service = ".Values.gateway.service"
         one["metadata"]["annotations"] = When(f"{service}.annotations", Given(f"toYaml {service}.annotations"))
@@ -95,10 +105,12 @@ def _deployment(one: Document, part: str) -> None:
     values, template = f".Values.{part}", one["spec"]["template"]
     pod = template["spec"]
     (container,) = pod["containers"]
-    one["spec"]["replicas"] = Expression(f"{values}.replicas")
+    image = "gateway" if part == "batches" else part
+    if part != "batches":
+        one["spec"]["replicas"] = Expression(f"{values}.replicas")
     annotations = f"{values}.podAnnotations"
     template["metadata"]["annotations"] = When(annotations, Given(f"toYaml {annotations}"))
-    container["image"] = Expression(f'include "pagefleet.image" (list . "{part}" {values}.image) | quote')
+    container["image"] = Expression(f'include "pagefleet.image" (list . "{image}" .Values.{image}.image) | quote')
     container["imagePullPolicy"] = Expression(".Values.image.pullPolicy")
     container["resources"] = Given(f"toYaml {values}.resources")
     container["env"] += [*_environment(part), When(f"{values}.env", Given(f"toYaml {values}.env"))]
@@ -115,6 +127,8 @@ def _deployment(one: Document, part: str) -> None:
 
 
 def _environment(part: str) -> list[When]:
+    if part == "batches":
+        return []
     if part == "gateway":
         workers = ".Values.gateway.workers"
         drain = ".Values.gateway.drainSeconds"

@@ -58,6 +58,14 @@ def common(part: str, resources: Document) -> tuple[Value, ...]:
     """What operator and gateway have alike."""
     return (
         Value(f"{part}.image", "", f"whole reference of the {part}'s image (a digest, say); empty: from `image`", TEXT),
+        *pod(part, resources),
+        Value(f"{part}.podDisruptionBudget", False, "a node drain takes one pod at a time", FLAG),
+    )
+
+
+def pod(part: str, resources: Document) -> tuple[Value, ...]:
+    """What the pods of every part have."""
+    return (
         Value(f"{part}.resources", resources, "requests and limits of the container", MAP),
         Value(f"{part}.env", [], "further environment variables, as in a container", VARIABLES),
         Value(f"{part}.podAnnotations", {}, "annotations of the pods", STRINGS),
@@ -65,12 +73,11 @@ def common(part: str, resources: Document) -> tuple[Value, ...]:
         Value(f"{part}.tolerations", [], "taints that the pods tolerate", OBJECTS),
         Value(f"{part}.affinity", {}, "as in a pod's spec", MAP),
         Value(f"{part}.priorityClassName", "", "PriorityClass of the pods", TEXT),
-        Value(f"{part}.podDisruptionBudget", False, "a node drain takes one pod at a time", FLAG),
     )
 
 
 def values(resources: dict[str, Document]) -> tuple[Value, ...]:
-    """All of them. `resources` are those of the base, by part."""
+    """All of them. `resources` are those of the manifests, by part."""
     return (
         Value("image.repository", "docker.io/pagefleet", "where the images are: registry and folder", TEXT),
         Value("image.tag", "", "empty: the chart's appVersion", TEXT),
@@ -105,7 +112,12 @@ def values(resources: dict[str, Document]) -> tuple[Value, ...]:
         Value("gateway.picker.tlsSecretName", "pagefleet-picker-tls", "Secret (kubernetes.io/tls) of that port; without it the picker signs its own certificate", NAME),
         Value("gateway.picker.mutualTLS", False, "gateways must show a certificate of an authority in ca.crt of that Secret", FLAG),
         Value("gateway.picker.from", GATEWAYS, "peers of a NetworkPolicy: the gateways that may reach that port", PEERS),
-        Value("networkPolicies.enabled", True, "what may reach operator and gateway", FLAG),
+        Value("batches.enabled", False, "files and batches of OpenAI's Batch API, sent as background work (docs/howto/batches.md)", FLAG),
+        Value("batches.keySecretName", "pagefleet-batches-key", "Secret (key key) with the server's own API key, where the gateway asks for keys", NAME),
+        Value("batches.storage.size", "10Gi", "of the volume with files and answers", TEXT),
+        Value("batches.storage.className", "", "StorageClass of the volume; empty: the cluster's default", TEXT),
+        *pod("batches", resources["batches"]),
+        Value("networkPolicies.enabled", True, "what may reach operator, gateway and batches server", FLAG),
         Value("monitoring.enabled", False, "PodMonitors, rules and dashboards (needs monitoring.coreos.com/v1)", FLAG),
         Value("monitoring.dashboards", True, "with monitoring: ConfigMaps for Grafana's sidecar", FLAG),
         Value("monitoring.labels", {}, "of monitors and rules, where your Prometheus selects by label", STRINGS),

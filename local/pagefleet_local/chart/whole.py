@@ -118,7 +118,7 @@ def chart() -> dict[str, str]:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     containers = {
         one["metadata"]["name"].removeprefix("pagefleet-"): one["spec"]["template"]["spec"]["containers"][0]
-        for one in kustomized(MANIFESTS / "base")
+        for one in [*kustomized(MANIFESTS / "base"), *kustomized(MANIFESTS / "batches")]
         if one["kind"] == "Deployment"
     }
     known = values({name: container["resources"] for name, container in containers.items()})

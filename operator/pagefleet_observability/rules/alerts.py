@@ -306,5 +306,21 @@ SYSTEM = Group(
             "The file of API keys cannot be used",
             "The gateway still uses the keys from before the file was changed.",
         ),
+        Alert(
+            "PagefleetBatchesNotReady",
+            TICKET,
+            "max by (namespace) (pagefleet_batches_ready) == 0",
+            "10m",
+            "The batches server cannot work",
+            "It does not reach the gateway, or the API keys of the two do not fit. Its /readyz and its log name the reason.",
+        ),
+        Alert(
+            "PagefleetBatchesExpired",
+            TICKET,
+            'sum by (namespace) (increase(pagefleet_batches_ended_total{status="expired"}[1h])) > 0',
+            "",
+            "{{ $value | humanize }} batches expired in the last hour",
+            "Their windows ended before all lines were answered: the fleet had too little idle capacity for them.",
+        ),
     ),
 )

@@ -15,9 +15,9 @@ from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.fronts.authz import http_response
 from pagefleet_gateway.fronts.ext_proc_messages import pick_response
-from pagefleet_gateway.limits.api_keys import parse
+from pagefleet_gateway.limits.api_keys import APIKeys, KeyFileError, parse
 from pagefleet_gateway.picking.picker import Pick
-from pagefleet_gateway.picking.refusals import wrong_api_key
+from pagefleet_gateway.picking.routing import Refusal, client_key
 
 KEY, OTHER = "sk-one-0123456789", "sk-other-0123456789"
 PICK = Pick("a", (Pod("x", "x", "team", "chat", "a", "10.0.0.1:8000"),), None, 0)
@@ -53,10 +53,41 @@ def test_the_gateway_reads_the_key_that_the_engine_reads(headers: dict[str, str]
     assert (keys.find(headers) is not None, engine_accepts(headers)) == (known, known)
 
 
+def refusal(keys: APIKeys, headers: dict[str, str]) -> Refusal:
+    refused = client_key(keys, headers)
+    assert isinstance(refused, Refusal)
+    return refused
+
+
 def test_the_refusal_names_the_header_that_held_the_key() -> None:
-    assert "in `authorization`" in wrong_api_key({"authorization": "Bearer a", "x-api-key": "b"}).message
-    assert "in `x-api-key`" in wrong_api_key({"x-api-key": "b"}).message
-    assert "demands an API key" in wrong_api_key({}).message
+    keys = parse(f"- {{name: one, key: {KEY}}}")
+    assert "in `authorization`" in refusal(keys, {"authorization": "Bearer a", "x-api-key": "b"}).message
+    assert "in `x-api-key`" in refusal(keys, {"x-api-key": "b"}).message
+    assert "demands an API key" in refusal(keys, {}).message
+
+
+def test_a_key_that_acts_for_clients_has_the_rights_of_the_client_that_it_names_and_none_of_its_own() -> None:
+    keys = parse(
+        f"[{{name: one, key: {KEY}, namespaces: [team]}}, {{name: batches, key: {OTHER}, actsForClients: true}}]"
+    )
+    own = {"authorization": f"Bearer {OTHER}"}
+    assert (
+        client_key(keys, own | {"pagefleet-acts-for": "one"})
+        == keys.named("one")
+        == client_key(keys, {"x-api-key": KEY})
+    )
+    for name, part in (("", "must name the client's key"), ("gone", "'gone'"), ("batches", "'batches'")):
+        refused = refusal(keys, own | ({"pagefleet-acts-for": name} if name else {}))
+        assert (refused.status, refused.code) == (403, "client_unknown") and part in refused.message
+    # A client's own key acts for nobody: the header changes nothing.
+    assert client_key(keys, {"x-api-key": KEY, "pagefleet-acts-for": "batches"}) == keys.named("one")
+
+
+@pytest.mark.parametrize("field", ["namespaces: [team]", "tokensPerMinute: 5", "manageAdapters: true"])
+def test_a_key_that_acts_for_clients_has_no_limits_of_its_own(field: str) -> None:
+    name = field.split(":")[0]
+    with pytest.raises(KeyFileError, match=rf"\[0\]\.{name}: not allowed with actsForClients"):
+        parse(f"[{{name: a, key: {KEY}, actsForClients: true, {field}}}]")
 
 
 @pytest.mark.parametrize(

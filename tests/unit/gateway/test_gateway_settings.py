@@ -53,6 +53,8 @@ def test_no_route_ends_a_request_before_its_service_s_own_limit() -> None:
         ("PAGEFLEET_GATEWAY_MAX_HEAP_MIB", "63", "must be from 64 to 65536"),
         ("PAGEFLEET_GATEWAY_MAX_HEAP_MIB", "1Gi", "must be a whole number from 64 to 65536"),
         ("PAGEFLEET_GATEWAY_DRAIN_SECONDS", "86401", "must be from 0 to 86400"),
+        ("PAGEFLEET_GATEWAY_BATCHES", "pagefleet-batches", "must be <host>:<port>"),
+        ("PAGEFLEET_GATEWAY_BATCHES", "pagefleet-batches:0", "must be <host>:<port>"),
     ],
 )
 def test_a_limit_out_of_range_is_named(name: str, value: str, message: str) -> None:

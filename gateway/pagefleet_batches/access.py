@@ -1,0 +1,102 @@
+"""Who may use this server: those whom the gateway lets in. Reads the gateway's file of keys, and asks the gateway whether it demands any.
+
+Where the gateway demands keys and this server has not read them, nobody gets in: files would be everybody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from prometheus_client import Gauge
+
+from pagefleet_batches.jobs.errors import ApiError
+from pagefleet_gateway.limits.api_keys import APIKey, KeyFileError
+from pagefleet_gateway.limits.keyring import Keyring
+from pagefleet_gateway.picking.routing import Refusal, client_key
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 5.0
+
+
+class Access:
+    """`probe` asks the gateway with a key and returns its status. `reason`: why this server cannot work now, "" when it can."""
+
+    def __init__(
+        self, keys_file: Path | None, own_key_file: Path | None, probe: Callable[[str], Awaitable[int]], valid: Gauge
+    ) -> None:
+        """Raises KeyFileError for a file of keys that cannot be used. A file that is not there is read when it comes."""
+        self._keys_file, self._own_key_file, self._probe, self._valid = keys_file, own_key_file, probe, valid
+        self._keyring: Keyring | None = None
+        self._demanded: bool | None = None  # whether the gateway demands keys; None: it was not reached yet
+        self.own_key = ""
+        self.reason = "the gateway was not asked yet whether it demands API keys"
+        self._read()
+
+    def _read(self) -> None:
+        if self._keyring is None and self._keys_file is not None and self._keys_file.exists():
+            self._keyring = Keyring(self._keys_file, self._valid)
+        if self._own_key_file is not None and self._own_key_file.exists():
+            lines = self._own_key_file.read_text().split()
+            self.own_key = lines[0] if lines else ""
+
+    async def follow(self) -> None:
+        """Read the files and ask the gateway again and again, until cancelled."""
+        following: asyncio.Task[None] | None = None
+        try:
+            while True:
+                try:
+                    self._read()
+                except KeyFileError as error:
+                    log.error("%s", error)
+                if following is None and self._keyring is not None:
+                    following = asyncio.create_task(self._keyring.follow())
+                await self.check()
+                await asyncio.sleep(PERIOD_SECONDS if not self.reason else PERIOD_SECONDS / 5)
+        finally:
+            if following is not None:
+                following.cancel()
+
+    async def check(self) -> None:
+        """Ask the gateway once."""
+        known = self._keyring is not None
+        status = await self._probe(self.own_key if known else "")
+        if status == 0:
+            if self._demanded is None:
+                self._set("the gateway does not answer")
+            return  # what it said before is still true, as far as anybody knows
+        self._demanded = status in (401, 403)
+        if status == 401 and not known:
+            self._set("the gateway demands API keys, and PAGEFLEET_GATEWAY_API_KEYS_FILE names no file that is there")
+        elif status == 401:
+            self._set(
+                "the gateway does not know this server's key (PAGEFLEET_BATCHES_KEY_FILE): its file of keys must have it, with"
+                " actsForClients: true"
+            )
+        elif known and status != 403:
+            self._set("this server's key does not act for clients: its entry in the gateway's file of keys needs actsForClients: true"
+                      if self.own_key else "this server has a file of API keys, and the gateway demands none")  # fmt: skip
+        else:
+            self._set("")
+
+    @property
+    def line_key(self) -> str:
+        """Return the key that lines carry, "" where the gateway demands none."""
+        return self.own_key if self._keyring is not None else ""
+
+    def _set(self, reason: str) -> None:
+        if reason != self.reason:
+            log.info("%s", reason or "the gateway lets this server send lines")
+        self.reason = reason
+
+    def client(self, headers: Mapping[str, str]) -> APIKey | None:
+        """Return the client's key; None where nobody needs one. Header names are lower case. Raises ApiError."""
+        if self.reason:
+            raise ApiError(503, "batches_unavailable", f"the batches server cannot work: {self.reason}", retry_after=5)
+        key = client_key(None if self._keyring is None else self._keyring.keys, headers)
+        if isinstance(key, Refusal):
+            raise ApiError(key.status, key.code, key.message, key.param)
+        return key

@@ -1,0 +1,169 @@
+"""A batch's life in virtual time, with a gateway that is a function.
+
+Protects that a batch which is not done when its window ends keeps its answers and names the other lines, also where the server
+was down then; that files and batches go when their time is over, and none that is in use; and what the metrics count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from support.gateway.fleet import until
+
+from pagefleet_batches.jobs.batch import Batch, Status
+from pagefleet_batches.manager import Manager
+from pagefleet_batches.metrics import Metrics
+from pagefleet_batches.sending.answers import Answer
+from pagefleet_batches.settings import DAY, Settings
+from pagefleet_batches.storage.batches import Batches
+from pagefleet_batches.storage.files import FileInfo, Files
+
+START = 1_000_000.0
+ENDPOINT = "/v1/completions"
+ANSWER = Answer(200, b'{"usage":{"prompt_tokens":2,"completion_tokens":3}}')
+
+Post = Callable[[str, bytes, str], Awaitable[Answer]]
+
+
+class Clock:
+    now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines(count: int) -> bytes:
+    return b"".join(
+        json.dumps({"custom_id": f"n{number}", "method": "POST", "url": ENDPOINT, "body": {"model": "m", "n": number}}).encode()
+        + b"\n"
+        for number in range(count)
+    )  # fmt: skip
+
+
+async def first_five(_: str, body: bytes, __: str) -> Answer:
+    """Answer five lines, and no other one ever."""
+    if json.loads(body)["n"] >= 5:
+        await asyncio.Event().wait()
+    return ANSWER
+
+
+@asynccontextmanager
+async def managed(folder: Path, clock: Clock, post: Post) -> AsyncIterator[Manager]:
+    settings = Settings(folder, drain_seconds=0.0)
+    manager = Manager(settings, Files(folder), Batches(folder), post, Metrics(), clock=clock)
+    manager.start()
+    try:
+        yield manager
+        assert not manager.failed.done(), manager.failed.exception()
+    finally:
+        await manager.close()
+
+
+def made(manager: Manager, clock: Clock, count: int) -> Batch:
+    now = int(clock())
+    info = FileInfo(f"file_{count}", "one", "a.jsonl", "batch", 0, now, now + 30 * DAY)
+    file = manager.files.write(info, [lines(count)])
+    assert file is not None
+    return manager.create("one", "", ENDPOINT, file, {"completion_window": "24h"})
+
+
+def current(manager: Manager, batch: Batch) -> Batch:
+    found = manager.get("one", batch.id)
+    assert found is not None
+    return found
+
+
+def rows(manager: Manager, name: str) -> list[dict[str, object]]:
+    return [json.loads(text) for text in manager.files.content(name).read_bytes().splitlines()]
+
+
+def check_expired(manager: Manager, done: Batch) -> None:
+    assert (done.counts.completed, done.counts.failed, done.total) == (5, 7, 12)
+    assert {row["custom_id"] for row in rows(manager, done.output_file_id)} == {f"n{number}" for number in range(5)}
+    late = rows(manager, done.error_file_id)
+    assert {row["custom_id"] for row in late} == {f"n{number}" for number in range(5, 12)}
+    assert all(row["response"] is None and row["error"]["code"] == "batch_expired" for row in late)  # type: ignore[index]
+
+
+async def test_the_window_s_end_keeps_the_answers_and_names_the_other_lines(tmp_path: Path) -> None:
+    clock = Clock()
+    async with managed(tmp_path, clock, first_five) as manager:
+        batch = made(manager, clock, 12)
+        await until(lambda: current(manager, batch).counts.completed == 5)
+        clock.now = START + DAY - 1
+        await manager.tick()
+        assert current(manager, batch).status is Status.IN_PROGRESS
+        clock.now = START + DAY
+        await manager.tick()
+        await until(lambda: current(manager, batch).ended)
+        done = current(manager, batch)
+        assert done.status is Status.EXPIRED and done.ended_at == START + DAY
+        check_expired(manager, done)
+
+
+async def test_a_server_that_was_down_at_the_window_s_end_sends_no_line_after_it(tmp_path: Path) -> None:
+    clock = Clock()
+    async with managed(tmp_path, clock, first_five) as manager:
+        batch = made(manager, clock, 12)
+        await until(lambda: current(manager, batch).counts.completed == 5)
+    clock.now = START + DAY + 5
+    sent: list[bytes] = []
+
+    async def post(_: str, body: bytes, __: str) -> Answer:
+        sent.append(body)
+        return ANSWER
+
+    async with managed(tmp_path, clock, post) as manager:
+        await until(lambda: current(manager, batch).ended)
+        assert current(manager, batch).status is Status.EXPIRED and not sent
+        check_expired(manager, current(manager, batch))
+
+
+async def test_files_and_batches_go_when_their_time_is_over(tmp_path: Path) -> None:
+    clock = Clock()
+    async with managed(tmp_path, clock, first_five) as manager:
+        batch = made(manager, clock, 3)
+        await until(lambda: current(manager, batch).ended)
+        waiting = made(manager, clock, 12)
+        await until(lambda: current(manager, waiting).counts.completed == 5)
+        output = current(manager, batch).output_file_id
+        clock.now = START + DAY - 1
+        await manager.tick()
+        assert {file.id for file in manager.files} == {"file_3", "file_12", output}
+        clock.now = START + 30 * DAY
+        for run in list(manager._active()):  # its window never ends here: it keeps its file in use
+            run.batch = replace(run.batch, expires_at=10**12)
+        await manager.tick()
+        assert {file.id for file in manager.files} == {"file_12"}
+        assert manager.get("one", batch.id) is None and manager.get("one", waiting.id) is not None
+
+
+async def test_the_metrics_count_lines_batches_and_time(tmp_path: Path) -> None:
+    clock, metrics = Clock(), Metrics()
+    manager = Manager(
+        Settings(tmp_path, drain_seconds=0.0), Files(tmp_path), Batches(tmp_path), first_five, metrics, clock=clock
+    )
+    try:
+        done = made(manager, clock, 3)
+        await until(lambda: current(manager, done).ended)
+        batch = made(manager, clock, 12)
+        await until(lambda: current(manager, batch).counts.completed == 5)
+        clock.now = START + 3600
+        await manager.tick()
+
+        def value(name: str, **labels: str) -> float | None:
+            return metrics.registry.get_sample_value(name, labels)
+
+        assert value("pagefleet_batches_lines_total", endpoint=ENDPOINT, outcome="completed") == 8
+        assert value("pagefleet_batches_ended_total", status="completed") == 1
+        assert value("pagefleet_batches_requests_total", code="200") == 8
+        assert (value("pagefleet_batches_active"), value("pagefleet_batches_lines_pending")) == (1, 7)
+        assert 1 <= (value("pagefleet_batches_in_flight") or 0) <= (value("pagefleet_batches_concurrency_limit") or 0)
+        assert value("pagefleet_batches_next_expiry_seconds") == DAY - 3600
+    finally:
+        await manager.close()
