@@ -73,12 +73,8 @@ check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit, property
 	$(call say,"ruff")
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	$(call say,"mypy --strict")
-	@$(BIN)/mypy
-	$(call say,"import-linter")
-	@$(BIN)/lint-imports
-	$(call say,"unit and property tests beside contract tests")
-	@$(SUITE) unit contract
+	$(call say,"mypy --strict and import-linter; unit and property tests; contract tests: side by side")
+	@$(SUITE) static unit contract
 
 .PHONY: test
 test: check test-browser ## everything: check, browser, kernels, engine parity, the real control plane, the real node

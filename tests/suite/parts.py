@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from support.private import command as in_private_network
 
@@ -18,7 +19,7 @@ NICEST = 19  # computes only while nothing else does
 
 @dataclass(frozen=True)
 class Part:
-    """`runs` are the arguments of pytest, one run after the other. `private`: in a network namespace, with folders of its own.
+    """`runs` are the arguments of pytest, one run after the other, or without `tests` programs of the environment. `private`: in a network namespace, with folders of its own.
     `root`: needs root; what does not runs as the user who called sudo. `nice`: how far it gives way to the other parts."""
 
     name: str
@@ -27,11 +28,15 @@ class Part:
     private: bool = True
     root: bool = True
     nice: int = 0
+    tests: bool = True
 
     def commands(self, options: Iterable[str] = ()) -> list[list[str]]:
         """Return the command lines; `options` are further arguments of pytest."""
-        pytest = [sys.executable, "-m", "pytest", "--no-header", "-p", "no:cacheprovider", *options]
-        lines = [[*pytest, *run] for run in self.runs]
+        if self.tests:
+            pytest = [sys.executable, "-m", "pytest", "--no-header", "-p", "no:cacheprovider", *options]
+            lines = [[*pytest, *run] for run in self.runs]
+        else:
+            lines = [[str(Path(sys.executable).parent / program), *words] for program, *words in self.runs]
         if self.nice:
             lines = [["nice", "-n", str(self.nice), *line] for line in lines]
         return [in_private_network(self.name, line) for line in lines] if self.private else lines
@@ -58,6 +63,9 @@ PARTS = (
         (("-q", "-s", "tests/crd"),),
         private=False,
         root=False,
+    ),
+    Part(
+        "static", "types and imports", (("mypy",), ("lint-imports",)), private=False, root=False, nice=NICE, tests=False
     ),
     Part(
         "unit",

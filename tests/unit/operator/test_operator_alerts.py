@@ -181,7 +181,7 @@ async def test_a_storm_is_few_writes(hook: Hook) -> None:
     before, began = hook.store.writes, time.monotonic()
     codes = await asyncio.gather(*(hook.post(payload(alert("f1"))) for _ in range(300)))
     assert set(codes) == {200}
-    assert hook.store.writes - before <= (time.monotonic() - began) / KNOWN_SECONDS, "it is stored already"
+    assert hook.store.writes - before <= 1 + (time.monotonic() - began) / KNOWN_SECONDS, "it is stored already"
 
 
 async def test_a_storm_about_others_does_not_push_out_what_counts(hook: Hook) -> None:
