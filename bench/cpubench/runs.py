@@ -48,7 +48,7 @@ def warm_up(served: Running) -> None:
 
 def once(served: Running, requests: Sequence[Request], log: Path, limit: float = TIMEOUT) -> Measured:
     """One run on a system that is ready. Raises RuntimeError when it fails, or takes more than `limit` seconds."""
-    busy, own, start = _busy(), served.cpu_seconds() + _mine(), time.monotonic()
+    others = Others(served)
     try:
         answers = (_streamed if served.system.streams else _in_batches)(served, requests, limit)
     except TimeoutError as error:
@@ -56,9 +56,22 @@ def once(served: Running, requests: Sequence[Request], log: Path, limit: float =
     except (ExceptionGroup, OSError, ValueError) as error:
         causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         raise RuntimeError(f"{served.system.name}: {causes[0]!r}; its log ends:\n{tail(log)}") from error
-    seconds = time.monotonic() - start
-    others = (_busy() - busy) - (served.cpu_seconds() + _mine() - own)
-    return summarise(served.system.name, answers, served.measured(), max(0.0, 100 * others / seconds))
+    return summarise(served.system.name, answers, served.measured(), others.share())
+
+
+class Others:
+    """What neither the system nor this process has used of the machine since this was made."""
+
+    def __init__(self, served: Running) -> None:
+        self._served, self._start = served, time.monotonic()
+        self._before = self._used()
+
+    def share(self) -> float:
+        """Return it as CPU use: 100 is one core busy."""
+        return max(0.0, 100 * (self._used() - self._before) / (time.monotonic() - self._start))
+
+    def _used(self) -> float:
+        return _busy() - self._served.cpu_seconds() - _mine()
 
 
 def _streamed(served: Running, requests: Sequence[Request], limit: float) -> list[Answer]:

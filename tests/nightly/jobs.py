@@ -139,6 +139,7 @@ JOBS = (
     bench("tenants", "a hostile tenant beside 100 services", 14, 4, json=False),
     bench("autoscaling", "our scaler beside others' rules", 30, 5),
     bench("engine_cpu", "our engine beside vLLM and llama.cpp", 60, 5),
+    bench("simulator_reality", "the simulator's prediction beside a real engine", 25, 3),
     bench("engine_features", "what paging, caching, chunks and drafts bring", 5, 1),
     bench("scenarios", "the examples' workloads keep their promises on simulated GPUs", 10, 1),
     bench("serving_styles", "paged serving beside static batches", 10, 1),
