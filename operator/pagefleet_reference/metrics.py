@@ -67,8 +67,7 @@ def engine() -> list[Metric]:
     metrics.describe(dict.fromkeys(DESCRIBED, ""))
     found = list(_registered(metrics.registry))
     for one in metrics._histograms:
-        labels = ("model_name", one._label) if one._label else ("model_name",)
-        found.append(Metric(one._name, "histogram", labels, one.text().split("\n", 1)[0].split(" ", 3)[3]))
+        found.append(Metric(one._name, "histogram", one.label_names, one.text().split("\n", 1)[0].split(" ", 3)[3]))
     return sorted(found)
 
 

@@ -59,6 +59,7 @@ async def test_requests_are_spans_of_their_callers_traces(tmp_path: Path) -> Non
     assert (attributes["http.response.status_code"], attributes["http.request.header.x-request-id"]) == (200, "r-1")
     assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (3, 4)
     assert (attributes["gen_ai.request.model"], attributes["gen_ai.operation.name"]) == (NAME, "text_completion")
+    assert (attributes["gen_ai.response.model"], attributes["gen_ai.provider.name"]) == (NAME, "pagefleet")
     assert (values(refused)["http.response.status_code"], refused.status.code) == (400, Status.STATUS_CODE_UNSET)
     assert rootless.parent_span_id == b""
     assert logged[3] == (rootless.trace_id.hex(), None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagefleet_engine.api.observability.buckets import LATENCY, Histogram
@@ -42,7 +44,7 @@ def quantile(histogram: Histogram, q: float) -> float:
 def test_a_p95_from_the_buckets_is_within_2_percent(median: float, sigma: float) -> None:
     rng = random.Random(int(median * 1000 + sigma * 10))
     for count in (5_000, 50_000):
-        histogram = Histogram("x_seconds", "x", "m", LATENCY)
+        histogram = Histogram("x_seconds", "x", {"model_name": "m"}, LATENCY)
         samples = sorted(min(60.0, max(0.001, rng.lognormvariate(0, sigma) * median)) for _ in range(count))
         for sample in samples:
             histogram.observe(sample)
@@ -100,7 +102,7 @@ def test_the_engines_description_labels_the_info() -> None:
 
 def test_a_request_is_measured_by_its_answers() -> None:
     metrics = Metrics("m", EngineConfig("file:///m"))
-    meter = metrics.meter(EngineRequest("r", (1, 2), SamplingParams(4), arrival=0.0, n=2))
+    meter = metrics.meter(EngineRequest("r", (1, 2), SamplingParams(4), arrival=0.0, n=2), "chat")
     for index, tokens in ((0, (1,)), (1, (1,)), (0, (1, 2, 3))):
         meter.take(TokenOutput("r", tokens, None, 2, 0, 0.1, index=index))
     meter.end("length")
@@ -109,12 +111,35 @@ def test_a_request_is_measured_by_its_answers() -> None:
     assert sample(metrics, "pagefleet_generation_tokens_total") == 5
     assert sample(metrics, "pagefleet_request_generation_tokens_sum") == 5
     assert sample(metrics, "pagefleet_request_success_total", finished_reason="length") == 1
-    metrics.meter(EngineRequest("s", (1,), SamplingParams(4), arrival=0.0)).end("abort")
+    metrics.meter(EngineRequest("s", (1,), SamplingParams(4), arrival=0.0), "chat").end("abort")
     assert sample(metrics, "pagefleet_e2e_request_latency_seconds_count") == 1
 
 
+def test_opentelemetrys_names_and_labels_stand_beside_ours() -> None:
+    """Names are the convention's as Prometheus writes them, and the convention's required attributes are labels."""
+    metrics, conventions = Metrics("m", EngineConfig("file:///m")), vars(gen_ai_metrics)
+    meter = metrics.meter(EngineRequest("r", (1, 2), SamplingParams(4), arrival=time.monotonic() - 4.0), "chat")
+    meter.take(TokenOutput("r", (1,), None, 2, 0, 0.1))
+    meter.take(TokenOutput("r", (2, 3), None, 2, 0))
+    meter.end("stop")
+    metrics.meter(EngineRequest("s", (1,), SamplingParams(4), arrival=0.0), "chat").end("error")
+    metrics.meter(EngineRequest("e", (1,), SamplingParams(1), arrival=0.0), "embeddings").end("stop")
+    families = {family.name: family for family in text_string_to_metric_families(metrics.text().decode())}
+    counts = {}
+    for name in ("REQUEST_DURATION", "TIME_TO_FIRST_TOKEN", "TIME_PER_OUTPUT_TOKEN"):
+        written = conventions[f"GEN_AI_SERVER_{name}"].replace(".", "_") + "_seconds"
+        for one in families[written].samples:
+            assert {"gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"} <= set(one.labels)
+            if one.name.endswith("_count"):
+                counts[name, one.labels["gen_ai_operation_name"]] = one.value
+    assert counts == {
+        ("REQUEST_DURATION", "chat"): 1, ("REQUEST_DURATION", "embeddings"): 1,
+        ("TIME_TO_FIRST_TOKEN", "chat"): 1, ("TIME_PER_OUTPUT_TOKEN", "chat"): 1,
+    }  # fmt: skip
+
+
 def test_labels_are_escaped_and_buckets_are_cumulative() -> None:
-    histogram = Histogram("x", "help", 'a"b\\c', (1.0, 2.0), "kind")
+    histogram = Histogram("x", "help", {"model_name": 'a"b\\c'}, (1.0, 2.0), "kind")
     histogram.observe(1.0, label="k")
     histogram.observe(5.0, 2, label="k")
     samples = [one for family in text_string_to_metric_families(histogram.text()) for one in family.samples]

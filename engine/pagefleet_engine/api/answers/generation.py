@@ -23,7 +23,8 @@ CONTEXT_TOKENS = 8  # of the prompt, decoded before an answer that goes on with 
 
 
 class Generation:
-    """The answers to one plan. `answers` are those of the first prompt, then of the second, and so on."""
+    """The answers to one plan. `answers` are those of the first prompt, then of the second, and so on. `operation` is its kind
+    in OpenTelemetry's words (gen_ai.operation.name)."""
 
     def __init__(
         self,
@@ -32,9 +33,10 @@ class Generation:
         tokenizer: Tokenizer,
         words: Vocabulary,
         metrics: Metrics,
+        operation: str = "chat",
     ) -> None:
         self.plan, self._client, self._metrics = plan, client, metrics
-        self._tokenizer, self._words = tokenizer, words
+        self._tokenizer, self._words, self._operation = tokenizer, words, operation
         self._decode = self._decoder()
         self.answers = [self._answer(request) for request in plan.requests for _ in range(request.n)]
         self.usage = Usage(prompt=sum(len(request.prompt_token_ids) for request in plan.requests))
@@ -53,7 +55,7 @@ class Generation:
         """
         plan, reasons = self.plan, dict.fromkeys((request.request_id for request in self.plan.requests), "abort")
         places = {request.request_id: place for place, request in enumerate(plan.requests)}
-        meters = {request.request_id: self._metrics.meter(request) for request in plan.requests}
+        meters = {request.request_id: self._metrics.meter(request, self._operation) for request in plan.requests}
         try:
             # aclosing: leaving early aborts the requests in the engine now, not when the generator is collected.
             async with aclosing(self._client.generate(plan.requests)) as batches:

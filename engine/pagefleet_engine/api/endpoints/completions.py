@@ -51,7 +51,8 @@ class Completions:
         parameters = parse(await body.document(request), chat=chat, defaults=defaults)
         plan = await self._planner.plan(parameters, arrival, timeout)
         shape = Shape(plan.id, parameters.model, chat=chat)
-        generation = Generation(plan, self._client, self._tokenizer, self._words, self._metrics)
+        operation = "chat" if chat else "text_completion"
+        generation = Generation(plan, self._client, self._tokenizer, self._words, self._metrics, operation)
         try:
             if parameters.stream:
                 events = Events(request, self._write_timeout, generation.usage.prompt)
@@ -64,7 +65,7 @@ class Completions:
             whole = await run_in_thread(generation.entries(), lambda: _whole(generation, shape, got))
             return shapes.answer(whole, generation.usage.prompt, generation.usage.completion)
         finally:
-            used, operation = generation.usage, "chat" if chat else "text_completion"
+            used = generation.usage
             traces.annotate(request, operation, plan.id, parameters.model, used.prompt, used.completion)
 
 

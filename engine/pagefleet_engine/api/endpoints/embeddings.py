@@ -93,7 +93,7 @@ class Embeddings:
 
     async def _vectors(self, requests: Sequence[EngineRequest]) -> list[tuple[float, ...]]:
         """Return the vectors in the requests' order. Raises ApiError (500, 503, 504)."""
-        meters = {request.request_id: self._metrics.meter(request) for request in requests}
+        meters = {request.request_id: self._metrics.meter(request, "embeddings") for request in requests}
         reasons = dict.fromkeys(meters, Finish.ABORT.value)
         embeddings: dict[str, tuple[float, ...]] = {}
         try:

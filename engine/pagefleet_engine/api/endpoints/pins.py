@@ -52,7 +52,7 @@ class Pins:
         [prompt] = plan.requests
         pages = self._pages(len(prompt.prompt_token_ids), asked.param)
         name = await run_in_thread(len(prompt.prompt_token_ids), lambda: pin_id(who, prompt, self._page_size))
-        generation = Generation(plan, self._client, self._tokenizer, self._words, self._metrics)
+        generation = Generation(plan, self._client, self._tokenizer, self._words, self._metrics, "pin")
         try:
             # While it is computed its pages are pinned under another name: nothing of it is lost, nor left behind at an error.
             await self._pin(plan.id, prompt, math.inf, asked.param)

@@ -117,7 +117,9 @@ class Scores:
                 )  # fmt: skip
                 plan = await self._planner.plan(parameters, arrival, timeout)
                 found.append(
-                    await self._logprobs(Generation(plan, self._client, self._tokenizer, self._words, self._metrics))
+                    await self._logprobs(
+                        Generation(plan, self._client, self._tokenizer, self._words, self._metrics, "score")
+                    )
                 )
                 tokens += sum(len(request.prompt_token_ids) for request in plan.requests)
             scores += [1 / (1 + math.exp(min(no - yes, 700.0))) for no, yes in zip(*found, strict=True)]

@@ -10,10 +10,20 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from pagefleet_contract import engine_metrics
-from pagefleet_engine.api.observability.buckets import BATCH, LATENCY, STEP, TOKENS, Histogram
+from pagefleet_engine.api.observability.buckets import (
+    BATCH,
+    LATENCY,
+    OTEL_DURATION,
+    OTEL_TPOT,
+    OTEL_TTFT,
+    STEP,
+    TOKENS,
+    Histogram,
+)
 from pagefleet_engine.core.messages import EngineStep
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, Finish, TokenOutput
 
+PROVIDER, OPERATION = "pagefleet", "gen_ai_operation_name"  # of OpenTelemetry's conventions
 UNFINISHED = (Finish.ABORT, Finish.DEADLINE, Finish.ERROR)  # the latency of these does not measure the engine
 
 
@@ -35,7 +45,7 @@ class Metrics:
         def histogram(
             metric: str, text: str, bounds: tuple[float, ...] = LATENCY, label: str | None = None
         ) -> Histogram:
-            self._histograms.append(Histogram(metric, text, model_name, bounds, label))
+            self._histograms.append(Histogram(metric, text, name, bounds, label))
             return self._histograms[-1]
 
         self.running = gauge(engine_metrics.RUNNING, "Sequences in the running batch")
@@ -78,6 +88,17 @@ class Metrics:
         self._batch = histogram("pagefleet_batch_size", "Sequences running at the end of a step", BATCH)
         self._prompts = histogram("pagefleet_request_prompt_tokens", "Prompt tokens of a request", TOKENS)
         self._generated = histogram("pagefleet_request_generation_tokens", "Generated tokens of a request", TOKENS)
+        conventional = {"gen_ai_provider_name": PROVIDER, "gen_ai_request_model": model_name}
+
+        def server(metric: str, text: str, bounds: tuple[float, ...]) -> Histogram:
+            """A metric of OpenTelemetry's conventions for model servers, with its name as Prometheus writes it."""
+            made = Histogram(f"gen_ai_server_{metric}_seconds", text, conventional, bounds, OPERATION)
+            self._histograms.append(made)
+            return made
+
+        self._otel_ttft = server("time_to_first_token", "Arrival to first token, of whole answers", OTEL_TTFT)
+        self._otel_tpot = server("time_per_output_token", "Per token after the first, of whole answers", OTEL_TPOT)
+        self._otel_duration = server("request_duration", "Arrival to last token, of whole answers", OTEL_DURATION)
         adapters = [engine_metrics.RUNNING_ADAPTERS, "waiting_lora_adapters", "max_lora"]
         text = "Adapters of running and waiting requests, and how many can be loaded; seconds since 1970"
         self._adapters = Gauge(engine_metrics.LORA_INFO, text, adapters, registry=self.registry)
@@ -122,8 +143,9 @@ class Metrics:
             self._step.observe(step.seconds, label=phase)
             self._batch.observe(step.stats.running)
 
-    def meter(self, request: EngineRequest) -> Meter:
-        return Meter(self, request)
+    def meter(self, request: EngineRequest, operation: str) -> Meter:
+        """A meter of one request; `operation` as in OpenTelemetry's gen_ai.operation.name, such as `chat`."""
+        return Meter(self, request, operation)
 
     def finished(self, reason: str, seconds: float, generated: int) -> None:
         """Count a request that ended `seconds` after its arrival."""
@@ -131,6 +153,15 @@ class Metrics:
         if reason not in UNFINISHED:
             self.e2e.observe(seconds)
             self._generated.observe(generated)
+
+    def whole(self, operation: str, first: float | None, seconds: float, tokens: float) -> None:
+        """Count a request whose answer is whole: its first token and its end in seconds after its arrival, and the tokens of
+        an answer. `first` is None for a request without tokens, an embedding."""
+        self._otel_duration.observe(seconds, label=operation)
+        if first is not None:
+            self._otel_ttft.observe(first, label=operation)
+            if tokens > 1:
+                self._otel_tpot.observe((seconds - first) / (tokens - 1), label=operation)
 
     def first(self, output: TokenOutput, seconds: float) -> None:
         self.ttft.observe(seconds)
@@ -155,8 +186,9 @@ class Metrics:
 class Meter:
     """Measures one request from its outputs."""
 
-    def __init__(self, metrics: Metrics, request: EngineRequest) -> None:
-        self._metrics, self._arrival = metrics, request.arrival
+    def __init__(self, metrics: Metrics, request: EngineRequest, operation: str) -> None:
+        self._metrics, self._arrival, self._operation = metrics, request.arrival, operation
+        self._first: float | None = None  # seconds from the arrival to the first token
         self._last: dict[int, float] = {}  # of each answer: when its last token came
         self._tokens = 0
 
@@ -168,7 +200,8 @@ class Meter:
             return
         now = time.monotonic()
         if not self._last:
-            self._metrics.first(output, now - self._arrival)
+            self._first = now - self._arrival
+            self._metrics.first(output, self._first)
         elif output.index in self._last:
             self._metrics.itl.observe((now - self._last[output.index]) / count, count)
         self._last[output.index] = now
@@ -176,4 +209,7 @@ class Meter:
         self._metrics.generation_tokens.inc(count)
 
     def end(self, reason: str) -> None:
-        self._metrics.finished(reason, time.monotonic() - self._arrival, self._tokens)
+        seconds = time.monotonic() - self._arrival
+        self._metrics.finished(reason, seconds, self._tokens)
+        if reason not in UNFINISHED:
+            self._metrics.whole(self._operation, self._first, seconds, self._tokens / max(1, len(self._last)))

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from pagefleet_contract.headers import REQUEST_ID_HEADER, TRACEPARENT_HEADER
 from pagefleet_engine.api.base.logs import log
+from pagefleet_engine.api.observability.metrics import PROVIDER
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span as Made
@@ -147,6 +148,7 @@ def of(request: web.Request) -> Span:
 def annotate(request: web.Request, operation: str, answer: str, model: str, prompt: int, completion: int) -> None:
     """Describe a generation in its request's span: the answer's id, and the tokens read and written."""
     of(request).annotate({
-        "gen_ai.operation.name": operation, "gen_ai.response.id": answer, "gen_ai.request.model": model,
+        "gen_ai.operation.name": operation, "gen_ai.provider.name": PROVIDER, "gen_ai.response.id": answer,
+        "gen_ai.request.model": model, "gen_ai.response.model": model,
         "gen_ai.usage.input_tokens": prompt, "gen_ai.usage.output_tokens": completion,
     })  # fmt: skip
