@@ -1,24 +1,50 @@
-"""The folder that fetched models are kept in: a folder for each version of a model, and a lock so that pods that share a claim fetch it
-once."""
+"""The folder that fetched models are kept in: a folder for each version of a model, a lock so that pods that share a claim fetch it once,
+and a size in which the models that were not used for longest give way."""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pagefleet_fetch.files import CACHE, Fault, Model
 from pagefleet_fetch.transfer import on_disk
 
-COMPLETE = ".complete.json"
+COMPLETE, PLANNED = ".complete.json", ".planned.json"
 LOCKS = ".locks"
 LOCK_SECONDS = 1.0  # between tries to take a lock
 ROOM = 64 << 20  # bytes that stay free on the volume
+SIZES = ".sizes"  # the lock of who makes room
+log = logging.getLogger("pagefleet-fetch")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One version of a model in the cache: the bytes that it has or will have, and when it was last used (UNIX seconds)."""
+
+    folder: Path
+    size: int
+    used: float
+
+
+def leaving(kept: Iterable[Kept], needed: int, size: int) -> list[Kept]:
+    """The versions that give way, in this order, so that `needed` bytes more are within `size`: the longest unused first. Not all of
+    them need to be there: who lets one go asks again."""
+    ordered = sorted(kept, key=lambda one: (one.used, str(one.folder)))
+    over, chosen = sum(one.size for one in ordered) + needed - size, []
+    for one in ordered:
+        if over <= 0:
+            break
+        chosen.append(one)
+        over -= one.size
+    return chosen
 
 
 class Cache:
@@ -33,9 +59,7 @@ class Cache:
     @contextmanager
     def locked(self, place: str) -> Iterator[None]:
         """Wait until no other pod fetches a version of this model."""
-        path = self.root / LOCKS / f"{place.replace('/', '--')}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as lock:
+        with self._lock_file(place).open("w") as lock:
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,6 +68,65 @@ class Cache:
                 else:
                     break
             yield
+
+    def _lock_file(self, place: str) -> Path:
+        path = self.root / LOCKS / f"{place.replace('/', '--')}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @contextmanager
+    def _lock_now(self, place: str) -> Iterator[bool]:
+        """Whether the model's lock could be taken: nobody fetches it or starts with it."""
+        with self._lock_file(place).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def plan(self, folder: Path, model: Model, size: int | None) -> None:
+        """Make room for the version within `size` bytes (None: no limit), and count it from now on. Raises Fault where it is larger by
+        itself."""
+        if size is not None and model.size > size:
+            message = f"the model has {model.size / 1e9:.1f} GB, and the cache may have {size / 1e9:.1f} GB"
+            raise Fault(f"{CACHE}.size", message)
+        with self.locked(SIZES):
+            if size is not None:
+                self._make_room(folder, model.size, size)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / PLANNED).write_text(json.dumps({"bytes": model.size}))
+
+    def _make_room(self, folder: Path, needed: int, size: int) -> None:
+        busy: set[Path] = set()
+        while True:
+            kept = [one for one in self.kept() if one.folder != folder]
+            staying = sum(one.size for one in kept if one.folder in busy)
+            chosen = leaving([one for one in kept if one.folder not in busy], needed + staying, size)
+            if not chosen:
+                break
+            first = chosen[0].folder
+            with self._lock_now(str(first.parent.relative_to(self.root))) as free:
+                # Another version of the model that is fetched now has this process's own lock.
+                if free or first.parent == folder.parent:
+                    log.info("%s gives way: it was not used for longest", first.relative_to(self.root))
+                    (first / COMPLETE).unlink(missing_ok=True)
+                    shutil.rmtree(first)
+                else:
+                    busy.add(first)
+        if sum(one.size for one in kept) + needed > size:
+            log.warning("the cache is larger than it may be: %d of its models are being fetched", len(busy))
+
+    def kept(self) -> list[Kept]:
+        """Every version in the cache, complete or not."""
+        found = []
+        for folder in self.root.glob("*/*/*"):
+            for name in (COMPLETE, PLANNED):
+                with suppress(OSError, ValueError, KeyError):
+                    noted = json.loads((folder / name).read_text())
+                    found.append(Kept(folder, int(noted["bytes"]), (folder / name).stat().st_mtime))
+                    break
+        return found
 
     def complete(self, folder: Path) -> bool:
         return (folder / COMPLETE).is_file()

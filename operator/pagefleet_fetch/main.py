@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pagefleet_contract.model_fetch import EXIT_AGAIN
 from pagefleet_contract.names import ENGINE_PORT
+from pagefleet_contract.quantity import amount
 from pagefleet_fetch import cache, hub, progress, transfer
 from pagefleet_fetch.cache import Cache
 from pagefleet_fetch.files import SOURCE, Fault, Interrupted, Model
@@ -26,10 +27,18 @@ def parser() -> argparse.ArgumentParser:
         prog="pagefleet-fetch", description="Fetch models before an engine starts", allow_abbrev=False
     )
     root.add_argument("--cache", type=Path, required=True, metavar="FOLDER", help="where fetched models are kept")
+    root.add_argument(
+        "--cache-size", type=_bytes, metavar="BYTES", help="what all models in the cache may have together"
+    )
     root.add_argument("--into", type=Path, required=True, metavar="FOLDER", help="where each is linked by its name")
     root.add_argument("--port", type=int, default=ENGINE_PORT, help="of the page that tells how far it is")
     root.add_argument("models", nargs="+", type=_pair, metavar="NAME=URI")
     return root
+
+
+def _bytes(text: str) -> int:
+    """Bytes as a Kubernetes quantity. Raises ValueError."""
+    return int(amount(text))
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -47,7 +56,7 @@ def run() -> None:
     progress.serve(meter, arguments.port)
     try:
         for name, uri in arguments.models:
-            link(arguments.into / name, fetched(uri, Cache(arguments.cache), meter))
+            link(arguments.into / name, fetched(uri, Cache(arguments.cache), meter, arguments.cache_size))
     except Fault as fault:
         sys.exit(_explain(fault.field, fault.message, CONFIGURATION_EXIT))
     except Interrupted as error:
@@ -56,8 +65,8 @@ def run() -> None:
         sys.exit(_explain("spec.model.cache", f"the volume cannot be written: {error}", EXIT_AGAIN))
 
 
-def fetched(uri: str, models: Cache, meter: progress.Meter) -> Path:
-    """The folder of the model, fetched where it is not there. Raises Fault, Interrupted or OSError."""
+def fetched(uri: str, models: Cache, meter: progress.Meter, size: int | None) -> Path:
+    """The folder of the model, fetched where it is not there, within a cache of `size` bytes. Raises Fault, Interrupted or OSError."""
     source = hub.Hub(uri, os.environ)
     if source.pinned and models.complete(folder := models.folder(source.folder, source.pinned)):
         cache.touch(folder)
@@ -74,13 +83,13 @@ def fetched(uri: str, models: Cache, meter: progress.Meter) -> Path:
     meter.begin(model.size, lambda: transfer.on_disk(folder, model.files))
     with models.locked(source.folder):
         if not models.complete(folder):
+            models.plan(folder, model, size)
             _bring(source, uri, models, folder, model)
         cache.touch(folder)
     return folder
 
 
 def _bring(source: hub.Hub, uri: str, models: Cache, folder: Path, model: Model) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     models.check_room(folder, model)
     log.info("%s: %d files, %.1f GB, version %s", uri, len(model.files), model.size / 1e9, model.version)
     transfer.fetch_all(source, model.files, folder)

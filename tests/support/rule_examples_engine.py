@@ -181,6 +181,12 @@ ENGINE_EXAMPLES = (
     *unsupported("model.speculation", {"method": "none"}, CUSTOM),
     *unsupported("model.adapters", ADAPTERS, CUSTOM),
     *unsupported("model.chatTemplate", {"configMapKeyRef": KEY}, TGI, CUSTOM),
+    Example(
+        "spec.model.cache.size",
+        "not supported by runtime custom",
+        {**CUSTOM, "model.source": "hf://a/b", "model.cache": {"claim": "c", "size": "1Gi"}},
+        {**CUSTOM, "model.source": "hf://a/b", "model.cache": {"claim": "c"}},
+    ),
     *unsupported("engine.kvCache.pageSize", 16, TGI, CUSTOM),
     *unsupported("engine.kvCache.pages", 9, TGI, CUSTOM),
     *unsupported("engine.kvCache.memoryFraction", 0.5, CUSTOM),

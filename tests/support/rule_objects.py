@@ -166,7 +166,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
         optional={
             "servedName": st.sampled_from(["a", "z"]),
             "adapters": st.lists(ADAPTER, max_size=3),
-            "cache": st.just({"claim": "c"}),
+            "cache": st.sampled_from([{"claim": "c"}, {"claim": "c", "size": "1Gi"}]),
             "speculation": st.fixed_dictionaries({}, optional={"model": st.sampled_from(["hf://a/c", "file:///d"])}),
         },
     ),

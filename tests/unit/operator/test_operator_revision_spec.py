@@ -38,7 +38,7 @@ NAMES = st.sampled_from([
 ])  # fmt: skip
 NAMED = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4))
 # Fields of the view that hold one field of an object of the schema.
-SHORT = {"cacheClaim": "cache", "apiKey": "apiKeySecretRef"}
+SHORT = {"cacheClaim": "cache", "cacheSize": "cache", "apiKey": "apiKeySecretRef"}
 
 
 def properties(*path: str) -> set[str]:

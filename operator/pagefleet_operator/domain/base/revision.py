@@ -34,6 +34,9 @@ def meaning(raw: Mapping[str, Any]) -> dict[str, Any]:
         pages = resources.get("hugePages")
         if isinstance(pages, Mapping):
             pods["resources"]["hugePages"] = {**pages, **_canonical(pages, pages)}
+    model = pods.get("model")
+    if isinstance(model, Mapping) and isinstance(cache := model.get("cache"), Mapping):
+        pods["model"] = {**model, "cache": {**cache, **_canonical(cache, ("size",))}}
     return {name: part for name, part in pods.items() if not _empty(part)}
 
 

@@ -54,6 +54,7 @@ class Model:
     speculation: Speculation = Speculation()
     adapters: tuple[LoraAdapter, ...] = ()
     cache_claim: str = ""
+    cache_size: str = ""
     chat_template: KeyReference | None = None
 
     @property
@@ -236,6 +237,7 @@ def _model(raw: Mapping[str, Any]) -> Model:
         speculation=_read(Speculation, raw.get("speculation")),
         adapters=tuple(_read(LoraAdapter, entry) for entry in _list(raw.get("adapters"))),
         cache_claim=_mapping(raw.get("cache")).get("claim", ""),
+        cache_size=_mapping(raw.get("cache")).get("size", ""),
         chat_template=_read(KeyReference, template) if template else None,
     )
 

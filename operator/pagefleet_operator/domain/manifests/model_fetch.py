@@ -39,6 +39,7 @@ def container(
         "command": [COMMAND],
         "args": [
             f"--cache={cache}",
+            *([f"--cache-size={spec.model.cache_size}"] if spec.model.cache_size else []),
             f"--into={FETCHED}",
             f"--port={ENGINE_PORT}",
             *(f"{link_name(uri)}={uri}" for uri in uris),

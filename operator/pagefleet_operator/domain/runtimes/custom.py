@@ -78,6 +78,7 @@ ADAPTER = Adapter(
         "model.speculation": (),
         "model.adapters": (),
         "model.chatTemplate": (),
+        "model.cache.size": (),
         "engine.kvCache.pageSize": (),
         "engine.kvCache.pages": (),
         "engine.kvCache.memoryFraction": (),

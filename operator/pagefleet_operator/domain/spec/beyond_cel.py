@@ -41,6 +41,7 @@ def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     yield from _headers(spec)
     yield from _label_names(spec)
     yield from _memory(at(spec, ("resources",)) or {})
+    yield from _cache(at(spec, ("model", "cache")) or {})
     yield from _sizes(spec)
 
 
@@ -122,6 +123,12 @@ def _label_names(spec: Mapping[str, Any]) -> Iterator[SpecError]:
                 yield SpecError(f"spec.pod.{kind}", f"{name[:60]!r} is not a name of {kind}; allowed are {form}")
             elif name in OWN_LABELS or name.startswith(OWN_PREFIX):
                 yield SpecError(f"spec.pod.{kind}", f"{name!r} is written by the operator")
+
+
+def _cache(cache: Mapping[str, Any]) -> Iterator[SpecError]:
+    """A cache that can hold nothing."""
+    if amount(cache.get("size", "1")) < 1:
+        yield SpecError("spec.model.cache.size", f"must be at least one byte, such as 500Gi, not {cache['size']}")
 
 
 def _memory(resources: Mapping[str, Any]) -> Iterator[SpecError]:

@@ -18,6 +18,7 @@ from pagefleet_contract.engine_options import (
     SPECULATION_METHODS,
 )
 from pagefleet_contract.names import OBJECT_NAME
+from pagefleet_contract.quantity import QUANTITY
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
@@ -82,7 +83,17 @@ MODEL = record(
         "cache": record(
             "Where fetched weights (hf://) are kept beyond a replica's end, so that each is fetched once and not by every "
             "replica. Without it: in the replica's own temporary volume.",
-            {"claim": text("A PersistentVolumeClaim in the service's namespace, ReadWriteMany.", pattern=OBJECT_NAME)},
+            {
+                "claim": text(
+                    "A PersistentVolumeClaim in the service's namespace, ReadWriteMany.", pattern=OBJECT_NAME
+                ),
+                "size": text(
+                    "What all models on the claim may have together, such as 500Gi. Before a model is fetched, those that no pod "
+                    "has started with for longest are deleted. Not limited when omitted.",
+                    pattern=QUANTITY,
+                    longest=16,
+                ),
+            },
             ("claim",),
         ),
         "chatTemplate": record(
