@@ -39,6 +39,7 @@ class Replica:
     queue: deque[Request] = field(default_factory=deque)
     ending: bool = False
     tokens: float = 0.0
+    hung: bool = False  # it takes requests, does nothing, and reports that it is idle and free
 
 
 @dataclass
@@ -125,6 +126,9 @@ class VirtualFleet:
         return sum((r.prompt + int(r.done)) // 16 + 1 for r in replica.running)
 
     def _serve(self, replica: Replica) -> None:
+        if replica.hung:
+            replica.tokens = 0.0
+            return
         used = self.used(replica)
         budget = 4000.0  # prompt tokens computed in a second
         while replica.queue and len(replica.running) < self.slots and budget > 0:
@@ -167,9 +171,11 @@ class VirtualFleet:
                 pod = PodReading(
                     pod.name, True, pod.terminating, pod.created, pod.ready_since, startup=pod.startup,
                     load=EngineLoad(
-                        running=len(replica.running), waiting=len(replica.queue),
-                        waiting_tokens=sum(r.prompt for r in replica.queue),
-                        kv_pages_total=self.pages, kv_pages_free=max(0, self.pages - self.used(replica)),
+                        running=0 if replica.hung else len(replica.running),
+                        waiting=0 if replica.hung else len(replica.queue),
+                        waiting_tokens=0 if replica.hung else sum(r.prompt for r in replica.queue),
+                        kv_pages_total=self.pages,
+                        kv_pages_free=self.pages if replica.hung else max(0, self.pages - self.used(replica)),
                         preemptions=0.0, tokens=replica.tokens,
                     ),
                     load_age=0.5,

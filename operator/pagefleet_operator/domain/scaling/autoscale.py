@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain.scaling import policies
+from pagefleet_operator.domain.scaling.blind import estimated
 from pagefleet_operator.domain.scaling.demand import Demand, demand, unread
 from pagefleet_operator.domain.scaling.inflow import STALE_LOAD
 from pagefleet_operator.domain.scaling.load import Totals, totals
@@ -33,6 +34,7 @@ CALM_WINDOW_SECONDS, MAX_CALM_WINDOW_SECONDS = 900.0, 1700.0
 CLOSE = 0.02  # of a replica: a smaller lack does not justify another one
 NEARLY_LATE = 0.8  # of target.ttft: above it nothing shrinks
 IDLE_STORED_SECONDS = 60.0
+MAX_STARTUP_SECONDS = 1800.0  # of a pod that has not become ready yet; a history is that long
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ def size(
 def _sized(case: _Case) -> Recommendation:
     scaling, now = case.scaling, case.now
     case = replace(case, current=bounded(case.current, scaling))
+    if (guess := estimated(case.totals, case.load)) is not None:
+        return _by_gateways(case, guess)
     if not case.totals.latest.fresh:
         stay = replace(case, record=replace(case.record, idle_since=None)).stay()
         return _not_shrinking(stay, unread(case.totals) if case.totals.latest.serving else "")
@@ -119,17 +123,47 @@ def _sized(case: _Case) -> Recommendation:
     if _sleeps(case):
         slept = now - (case.record.idle_since or now)
         return case.change(0, f"no request for {slept:.0f} s")
-    startup = case.record.startup if case.record.startup is not None else scaling.startup
-    window = _window(startup, scaling)
-    calm = window if scaling.stabilization is not None else max(window, CALM_WINDOW_SECONDS)
-    calm = min(MAX_CALM_WINDOW_SECONDS, calm * 2 ** policies.turns(case.record.steps, case.current, now))
-    need = demand(case.totals, case.load, scaling, startup, window, calm)
-    panicking, record = _panic(case, need)
-    case = replace(case, record=record)
-    needed = math.ceil(max(need.steady, need.ahead, need.now if panicking else 0.0) - CLOSE)
+    window = _window(_startup(case), scaling)
+    need = _demand(case, window)
+    panicking, case = _panic(case, need)
+    needed = _needed(case, need, panicking)
     if needed > case.current:
         return _grow(case, need, needed, panicking)
     return _shrink(case, need, window)
+
+
+def _by_gateways(case: _Case, guess: Totals) -> Recommendation:
+    """Grow by what the gateways count while no engine reports its load; nothing shrinks."""
+    missing = unread(case.totals)
+    case = replace(case, totals=guess, record=replace(case.record, idle_since=None))
+    need = _demand(case, _window(_startup(case), case.scaling))
+    need = replace(need, why=f"no replica reports its load; by what the gateways count, {need.why}")
+    panicking, case = _panic(case, need)
+    needed = _needed(case, need, panicking)
+    found = _grow(case, need, needed, panicking) if needed > case.current else case.stay(max(need.steady, need.ahead))
+    return found if found.limit else _not_shrinking(found, missing)
+
+
+def _startup(case: _Case) -> float:
+    """Seconds that a replica takes to start: as learned, else as told. A first pod that takes longer shows that it is more."""
+    if case.record.startup is not None:
+        return case.record.startup
+    return max(case.scaling.startup, min(case.totals.starting_for, MAX_STARTUP_SECONDS))
+
+
+def _demand(case: _Case, window: float) -> Demand:
+    calm = window if case.scaling.stabilization is not None else max(window, CALM_WINDOW_SECONDS)
+    calm = min(MAX_CALM_WINDOW_SECONDS, calm * 2 ** policies.turns(case.record.steps, case.current, case.now))
+    need = demand(case.totals, case.load, case.scaling, _startup(case), window, calm)
+    if case.totals.hung:
+        return replace(need, why=f"{need.why}; {', '.join(case.totals.hung)} generate nothing and count as missing")
+    return need
+
+
+def _needed(case: _Case, need: Demand, panicking: bool) -> int:
+    """Replicas that the load needs, with one more for each that hangs."""
+    most = max(need.steady, need.ahead, need.now if panicking else 0.0)
+    return math.ceil(most - CLOSE) + len(case.totals.hung)
 
 
 def _learn(totals: Totals, before: ScalingRecord) -> ScalingRecord:
@@ -148,19 +182,19 @@ def _window(startup: float, scaling: Scaling) -> float:
     return min(MAX_WINDOW_SECONDS, max(MIN_WINDOW_SECONDS, startup))
 
 
-def _panic(case: _Case, need: Demand) -> tuple[bool, ScalingRecord]:
+def _panic(case: _Case, need: Demand) -> tuple[bool, _Case]:
     """Whether the load needs at least `panic.threshold` times the serving replicas.
 
-    The record stores the time of the panic; it is written only a few times in a window.
+    The case's record stores the time of the panic; it is written only a few times in a window.
     """
     record, scaling, now = case.record, case.scaling, case.now
     panicking = math.ceil(need.now - CLOSE) >= scaling.panic_threshold * case.totals.latest.serving
     since = record.panic_since if record.panic_since is not None and record.panic_since <= now else None
     if panicking and (since is None or now - since > scaling.panic_window / 4):
-        return True, replace(record, panic_since=now)
+        return True, replace(case, record=replace(record, panic_since=now))
     if not panicking and since is not None and now - since >= scaling.panic_window:
         since = None
-    return panicking, replace(record, panic_since=since)
+    return panicking, replace(case, record=replace(record, panic_since=since))
 
 
 def _grow(case: _Case, need: Demand, needed: int, panicking: bool) -> Recommendation:
@@ -194,7 +228,7 @@ def _shrink(case: _Case, need: Demand, window: float) -> Recommendation:
     target = scaling.target.ttft
     if target is not None and (need.first_token or 0.0) > NEARLY_LATE * target:
         return stay
-    least = _least(case, need, need.peak)
+    least = min(scaling.max, _least(case, need, need.peak) + len(case.totals.hung))
     if least >= current or case.totals.latest.serving < least:
         return stay
     limited = policies.limited(least, current, record.steps, scaling, now)

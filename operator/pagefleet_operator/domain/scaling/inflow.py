@@ -41,9 +41,15 @@ def flow(load: ServiceLoad | None, recent: Sequence[Sample], past: Sequence[Samp
     each = _tokens_each(load, past) if load is not None and load.age <= STALE_LOAD else None
     if load is None or each is None:
         return Flow(generated, None)
+    return Flow(max(generated - each * _shrinking(recent), each * rate(load, seconds)), each)
+
+
+def rate(load: ServiceLoad, seconds: float) -> float:
+    """Arrivals per second now: the highest of the last `seconds`, of the newest steps, and of a clear rise; 0 without any count."""
     last = load.arrivals[-max(1, round(seconds / load.step)) :]
-    rate = max(sum(last) / len(last), _rising(load), *(_surely(load, count, less) for count, less in NEWEST))
-    return Flow(max(generated - each * _shrinking(recent), each * rate), each)
+    if not last:
+        return 0.0
+    return max(sum(last) / len(last), _rising(load), *(_surely(load, count, less) for count, less in NEWEST))
 
 
 def _tokens_each(load: ServiceLoad, past: Sequence[Sample]) -> float | None:

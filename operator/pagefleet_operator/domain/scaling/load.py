@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pagefleet_operator.domain.status.engine_load import total
@@ -12,6 +12,8 @@ from pagefleet_operator.domain.status.sample import Sample
 STALE_SECONDS = 15.0
 SAMPLE_SECONDS = 5.0  # the least time between two samples of a history
 HISTORY_SECONDS = 1800.0
+HUNG_SECONDS = 90.0  # without a token, while the others are busy
+BUSY = 4.0  # sequences on each of the others, in the mean: the least loaded replica would have got one of them
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Totals:
     `starting` pods are created and not ready yet; `stuck` ones among them fit on no node. `refused` is the reason why no
     more pods can be created, "" when they can. `slots` are the sequences that a replica runs at once. `history` is older
     than `latest`, oldest first. `startups` are the start-up times that `ScalingRecord.learned` does not contain yet.
-    `unread` names a serving pod whose load could not be read, with the cause.
+    `unread` names a serving pod whose load could not be read, with the cause. `hung` are serving pods that generate nothing although
+    the others are busy; they are in no other number.
     """
 
     latest: Sample
@@ -32,15 +35,21 @@ class Totals:
     history: tuple[Sample, ...] = ()
     startups: tuple[tuple[float, float], ...] = ()  # (time at which the pod became ready, seconds since its creation)
     unread: str = ""
+    hung: tuple[str, ...] = ()
+    starting_for: float = 0.0  # seconds since the oldest starting pod without a fault was created
 
 
 def totals(reading: RevisionReading, now: float) -> Totals:
     """The sums of a revision as it was read at `now`."""
     pods = [pod for pod in reading.pods if not pod.terminating]
     starting = [pod for pod in pods if not pod.ready]
+    latest, hung = sample(reading, now), tuple[str, ...]()
+    if latest.silent:
+        hung = _hung(reading, latest)
+        latest = sample(reading, now, hung)
     stuck = [pod for pod in starting if pod.fault is not None and pod.fault.reason == "Unschedulable"]
     return Totals(
-        latest=sample(reading, now),
+        latest=latest,
         starting=len(starting),
         stuck=len(stuck),
         refused=reading.refused or next((pod.fault.message for pod in stuck if pod.fault), ""),
@@ -51,21 +60,45 @@ def totals(reading: RevisionReading, now: float) -> Totals:
             for pod in pods
             if pod.ready and pod.startup is not None and pod.ready_since is not None
         ),
+        hung=hung,
+        starting_for=max((now - pod.created for pod in starting if pod.fault is None), default=0.0),
         unread=next((f"pod {pod.name}: {pod.load_error}" for pod in _serving(reading) if pod.load_error), ""),
     )
 
 
-def sample(reading: RevisionReading, now: float) -> Sample:
-    """The load of the serving pods, warm spares that stand in for replicas among them."""
-    serving = _serving(reading)
-    fresh = [pod.load for pod in serving if pod.load is not None and is_fresh(pod)]
+def sample(reading: RevisionReading, now: float, without: Collection[str] = ()) -> Sample:
+    """The load of the serving pods, warm spares that stand in for replicas among them, but of those that `without` names."""
+    serving = [pod for pod in _serving(reading) if pod.name not in without]
+    read = [pod for pod in serving if pod.load is not None and is_fresh(pod)]
+    fresh = [pod.load for pod in read if pod.load is not None]
     return Sample(
         time=now,
         serving=len(serving),
         fresh=len(fresh),
         load=total(fresh),
         unqueued=sum(1 for load in fresh if not load.waiting),
+        silent=frozenset(pod.name for pod in read if pod.load is not None and pod.load.tokens == 0),
     )
+
+
+def _hung(reading: RevisionReading, latest: Sample) -> tuple[str, ...]:
+    """The serving pods that have generated nothing for HUNG_SECONDS while each of the others had BUSY sequences or more.
+
+    A gateway sends requests to the least loaded pod. So a pod that works gets one of them, and generates tokens, whatever load it
+    reports. It is a replica again with its first token.
+    """
+    past = [one for one in reading.history if latest.time - HUNG_SECONDS <= one.time < latest.time]
+    if not past or past[0].time > latest.time - HUNG_SECONDS + 2 * SAMPLE_SECONDS:
+        return ()
+    silent = latest.silent.intersection(*(one.silent for one in past))
+    others = [one.fresh - len(silent) for one in past]
+    if (
+        not silent
+        or min(others) < 1
+        or any(one.load.running < BUSY * count for one, count in zip(past, others, strict=True))
+    ):
+        return ()
+    return tuple(sorted(silent))
 
 
 def _serving(reading: RevisionReading) -> Sequence[PodReading]:

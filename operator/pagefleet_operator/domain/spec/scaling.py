@@ -62,6 +62,7 @@ def scaling(raw: Mapping[str, Any]) -> Scaling:
         up_policies=_policies(up),
         down_policies=_policies(down),
         spares=raw.get("warmSpares", 0),
+        startup=seconds(raw["startup"]) if "startup" in raw else 60.0,
         idle_to_zero=seconds(raw["idleToZero"]) if "idleToZero" in raw else None,
         schedule=tuple(
             Entry(entry["cron"], entry["timeZone"], seconds(entry["duration"]), entry.get("min"), entry.get("max"))

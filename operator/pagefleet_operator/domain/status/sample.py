@@ -24,6 +24,7 @@ class Sample:
     fresh: int
     load: EngineLoad = NO_LOAD
     unqueued: int | None = None  # fresh pods where no request waits; None: not known
+    silent: frozenset[str] = frozenset()  # fresh pods that generate nothing, by name
 
     @property
     def complete(self) -> bool:

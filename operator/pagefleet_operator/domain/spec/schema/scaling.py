@@ -54,6 +54,9 @@ SCALING = record(
             default="internal",
         ),
         "target": TARGET,
+        "startup": duration(
+            "How long a replica takes until it is Ready, for the time until one was observed; 60s when omitted. Learned afterwards."
+        ),
         "tolerance": percent("Share of replicas above the need that scaling down leaves.", default="10%"),
         "panic": record(
             "Reacting at once to a burst.",

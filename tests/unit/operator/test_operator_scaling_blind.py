@@ -1,0 +1,139 @@
+"""Protects the scaler where readings fail or lie: the gateways' counts drive it while no engine reports its load, and never take a
+replica away; a replica that hangs is no capacity until it generates again; a start-up time may be told, and shows itself in a first
+pod that is not ready yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.virtual.fleet import Replica, VirtualFleet
+
+from pagefleet_operator.domain.scaling.autoscale import size
+from pagefleet_operator.domain.scaling.blind import estimated
+from pagefleet_operator.domain.scaling.load import HUNG_SECONDS, Totals, totals
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.spec.schema.targets import Targets
+from pagefleet_operator.domain.status.engine_load import EngineLoad
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.status.status import ScalingRecord
+
+NOW = 3000.0
+
+
+def warm(rate: Callable[[float], float], replicas: int, scaling: Scaling, seed: int = 1) -> VirtualFleet:
+    fleet = VirtualFleet(rate, scaling, seed=seed)
+    fleet.replicas = [Replica(f"first-{i}", fleet.now, fleet.now) for i in range(replicas)]
+    fleet.desired = replicas
+    return fleet
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_is_carried_by_what_the_gateways_count(seed: int) -> None:
+    """4 requests/s, and 20 from 900 s on; the engines fall silent at 880 s and report again at 1300 s."""
+    fleet = warm(lambda at: 4.0 if at < 900 else 20.0, 2, Scaling(1, 40), seed)
+    fleet.run(880)
+    fleet.engines_silent = True
+    fleet.run(180)
+    assert fleet.desired is not None
+    assert fleet.desired >= 6, "20 requests/s of 203 tokens at 690 tokens/s a replica are 5.9"
+    assert next(change for change in fleet.changes if change[0] > 900)[0] <= 925
+    assert "no replica reports its load; by what the gateways count" in fleet.changes[-1][3]
+    assert fleet.recommendations[-1].limit == "SignalsMissing", "nothing shrinks meanwhile"
+    fleet.run(240)
+    met, total = fleet.met, fleet.total
+    fleet.engines_silent = False
+    fleet.run(300)
+    assert (fleet.met - met) / (fleet.total - total) > 0.97
+
+
+def test_a_load_that_stays_orders_nothing_while_engines_are_silent() -> None:
+    fleet = warm(lambda at: 8.0, 4, Scaling(1, 40))
+    fleet.run(900)
+    before = fleet.desired
+    fleet.engines_silent = True
+    fleet.run(1200)
+    assert fleet.desired == before
+
+
+def test_without_any_known_load_waiting_requests_and_late_first_tokens_count() -> None:
+    """An operator that has just begun, and engines that it cannot read."""
+    silent = Totals(Sample(NOW, 4, 0), slots=32)
+    scaling = Scaling(1, 40, target=Targets(ttft=1.0))
+
+    def asked(load: ServiceLoad | None) -> int:
+        return size(silent, load, 4, ScalingRecord("a"), scaling, NOW).replicas
+
+    usual = ServiceLoad(2.0, arrivals=(5.0,) * 60, ttft=0.4)
+    assert asked(usual) == 4
+    assert asked(replace(usual, ttft=1.3)) == 6, "1.3 times the target: ceil(4 x 1.3)"
+    assert asked(replace(usual, held=40)) > 4
+    assert asked(replace(usual, held=40, age=31.0)) == 4, "stale counts justify nothing"
+    assert asked(None) == 4
+
+
+def test_pages_and_tokens_are_estimated_with_the_requests() -> None:
+    history = tuple(
+        Sample(NOW - 900 + 5.0 * n, 2, 2, EngineLoad(running=20, kv_pages_total=2000, kv_pages_free=1500, tokens=400.0))
+        for n in range(120)
+    )
+    seen = Totals(Sample(NOW, 3, 0), history=(*history, Sample(NOW - 5, 3, 0)))
+    found = estimated(seen, ServiceLoad(0.0, arrivals=(4.0,) * 60 + (8.0,) * 30))
+    assert found is not None
+    load = found.latest.load
+    assert (found.latest.serving, found.latest.fresh) == (3, 3)
+    assert load.running == pytest.approx(40, abs=4)
+    assert load.tokens == pytest.approx(800, rel=0.1)
+    assert load.kv_pages_total == 3000
+    assert load.kv_pages_used == pytest.approx(1000, rel=0.1)
+    assert estimated(replace(seen, latest=Sample(NOW, 3, 1)), ServiceLoad(0.0, arrivals=(4.0,) * 90)) is None
+
+
+def test_a_replica_that_hangs_is_no_capacity_until_it_generates_again() -> None:
+    """16 requests/s on six replicas, of which one takes requests and reports that it is idle and free."""
+    fleet = warm(lambda at: 16.0, 8, Scaling(1, 40, stabilization=60.0))
+    fleet.run(900)
+    assert fleet.desired == 6
+    fleet.replicas[0].hung = True
+    hung = fleet.replicas[0].name
+    fleet.run(HUNG_SECONDS + 10)
+    assert fleet.desired == 7
+    assert f"{hung} generate nothing and count as missing" in fleet.changes[-1][3]
+    assert totals(fleet.reading(), fleet.now).hung == (hung,)
+    fleet.run(800)
+    assert fleet.desired == 7, "one for one, and no more"
+    fleet.replicas[0].hung = False
+    fleet.run(10)
+    assert totals(fleet.reading(), fleet.now).hung == ()
+
+
+def test_an_idle_fleet_has_no_hung_replica() -> None:
+    """One request in ten seconds leaves replicas without a token for minutes."""
+    fleet = warm(lambda at: 0.1, 3, Scaling(3, 40))
+    fleet.run(1800)
+    assert fleet.changes == []
+
+
+def asked(startup: float, starting_for: float = 0.0, learned: float | None = None) -> int:
+    """Return the replicas for 8 that serve 10 requests a second, when 20 arrive."""
+    history = tuple(
+        Sample(NOW - 5.0 * back, 8, 8, EngineLoad(running=8 * r, kv_pages_total=8000, kv_pages_free=5600, tokens=8 * r / (0.02 + 0.0008 * r)))
+        for back, r in ((back, (24, 36, 40, 30)[back // 12 % 4]) for back in range(360, 0, -1))
+    )  # fmt: skip
+    sums = Totals(replace(history[-1], time=NOW), starting=1, slots=64, history=history, starting_for=starting_for)
+    load = ServiceLoad(age=2.0, arrivals=(10.0,) * 174 + (20.0,) * 6)
+    record = ScalingRecord("a", startup=learned)
+    return size(sums, load, 8, record, Scaling(1, 99, startup=startup), NOW).replicas
+
+
+def test_a_start_up_time_is_told_seen_and_learned() -> None:
+    assert asked(120.0) > asked(10.0), "more piles up until a replica is ready"
+    assert asked(10.0, starting_for=120.0) == asked(120.0), (
+        "a first pod that is not ready after 120 s takes at least as long"
+    )
+    assert asked(120.0, learned=10.0) == asked(10.0), "what was learned comes before what was told"
+    told = parse({"model": {"source": "file:///m"}, "scaling": {"min": 1, "max": 2, "startup": "20m"}})
+    assert isinstance(told, Spec)
+    assert told.scaling.startup == 1200.0
