@@ -19,7 +19,9 @@ from pagefleet_gateway.picking.routing import Refusal, client_key
 
 log = logging.getLogger(__name__)
 
-PERIOD_SECONDS = 5.0
+PERIOD_SECONDS, UNREADY_SECONDS = 30.0, 1.0  # between two questions: while this server works, and while it does not
+# What the gateway answers to a request without a model: its picker demands no key; it demands one; it demands the client's name.
+OPEN, NO_KEY, NO_CLIENT = 400, 401, 403
 
 
 class Access:
@@ -31,12 +33,13 @@ class Access:
         """Raises KeyFileError for a file of keys that cannot be used. A file that is not there is read when it comes."""
         self._keys_file, self._own_key_file, self._probe, self._valid = keys_file, own_key_file, probe, valid
         self._keyring: Keyring | None = None
-        self._demanded: bool | None = None  # whether the gateway demands keys; None: it was not reached yet
+        self._told = False  # whether the gateway has ever told
         self.own_key = ""
         self.reason = "the gateway was not asked yet whether it demands API keys"
-        self._read()
+        self.read()
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Read the files that are there. Raises KeyFileError for keys that cannot be used."""
         if self._keyring is None and self._keys_file is not None and self._keys_file.exists():
             self._keyring = Keyring(self._keys_file, self._valid)
         if self._own_key_file is not None and self._own_key_file.exists():
@@ -49,13 +52,13 @@ class Access:
         try:
             while True:
                 try:
-                    self._read()
+                    self.read()
                 except KeyFileError as error:
                     log.error("%s", error)
                 if following is None and self._keyring is not None:
                     following = asyncio.create_task(self._keyring.follow())
                 await self.check()
-                await asyncio.sleep(PERIOD_SECONDS if not self.reason else PERIOD_SECONDS / 5)
+                await asyncio.sleep(UNREADY_SECONDS if self.reason else PERIOD_SECONDS)
         finally:
             if following is not None:
                 following.cancel()
@@ -64,21 +67,23 @@ class Access:
         """Ask the gateway once."""
         known = self._keyring is not None
         status = await self._probe(self.own_key if known else "")
-        if status == 0:
-            if self._demanded is None:
-                self._set("the gateway does not answer")
-            return  # what it said before is still true, as far as anybody knows
-        self._demanded = status in (401, 403)
-        if status == 401 and not known:
+        if status not in (OPEN, NO_KEY, NO_CLIENT):
+            if not self._told:
+                self._set(f"the gateway does not answer (status {status})" if status else "the gateway does not answer")
+            return  # what it told before is still true, as far as anybody knows
+        self._told = True
+        if status == NO_KEY and not known:
             self._set("the gateway demands API keys, and PAGEFLEET_GATEWAY_API_KEYS_FILE names no file that is there")
-        elif status == 401:
+        elif status == NO_KEY:
             self._set(
                 "the gateway does not know this server's key (PAGEFLEET_BATCHES_KEY_FILE): its file of keys must have it, with"
                 " actsForClients: true"
             )
-        elif known and status != 403:
+        elif known and status == OPEN:
             self._set("this server's key does not act for clients: its entry in the gateway's file of keys needs actsForClients: true"
                       if self.own_key else "this server has a file of API keys, and the gateway demands none")  # fmt: skip
+        elif status == NO_CLIENT and not known:
+            self._set("the gateway refuses requests without a key")
         else:
             self._set("")
 
