@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,8 @@ from pathlib import Path
 
 from pagefleet_local.base.paths import Layout
 from pagefleet_local.base.processes import end_process, marked, started
-from pagefleet_local.node.network import COMMENT, run
+from pagefleet_local.node import rules
+from pagefleet_local.node.network import run
 
 # Stopped first: what would start new containers or rules while the rest is being removed.
 MAKERS = ("kubelet", "kube-proxy", "dns-watcher", "kube-controller-manager", "kube-scheduler")
@@ -27,15 +27,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 def down(layout: Layout) -> None:
     """Remove processes, containers, mounts, namespaces, interfaces, rules, cgroups and files of one cluster."""
-    for name in MAKERS:
-        for pid in _named(layout, name):
-            end_process(pid, 5.0)
+    _end([pid for name in MAKERS for pid in _named(layout, name)])
     _end_containers(layout)
-    for pid in marked(layout):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    for pid in marked(layout):
-        end_process(pid, 5.0)
+    _end(marked(layout))
     _unmount(layout)
     _namespaces(layout)
     _rules(layout)
@@ -44,6 +38,15 @@ def down(layout: Layout) -> None:
     _cgroups(layout)
     for folder in (layout.state, layout.run):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(pids: list[int]) -> None:
+    """End these processes, all at once: each may take some seconds."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    for pid in pids:
+        end_process(pid, 5.0)
 
 
 def leftovers(layout: Layout) -> list[str]:
@@ -147,47 +150,19 @@ def _owns_kubelet_names(layout: Layout) -> bool:
     return True
 
 
-def _saved(table: str) -> list[str]:
-    shown = subprocess.run(["iptables-save", "-t", table], capture_output=True, text=True, check=False)
-    return shown.stdout.splitlines()
-
-
 def _our_rules(layout: Layout, table: str) -> list[str]:
     """Rules and chains of ours in `table`, in iptables-save's words."""
-    mine = [line for line in _saved(table) if line.startswith("-A") and f"{COMMENT} {layout.bridge}" in line]
-    if _owns_kubelet_names(layout):
-        kube = re.compile(r"^(:KUBE-|-A KUBE-)|-j KUBE-")
-        mine += [line for line in _saved(table) if kube.search(line)]
-    return mine
+    return rules.ours(rules.saved("iptables", table), layout.bridge, kube=_owns_kubelet_names(layout))
 
 
 def _rules(layout: Layout) -> None:
+    """Remove our rules and, where no other kubelet runs, those of kubelet and kube-proxy. These are hundreds, for IPv4 and IPv6."""
     if not layout.has_node or shutil.which("iptables") is None:
         return
-    for table in TABLES:
-        ours = _our_rules(layout, table)
-        for rule in [line for line in ours if line.startswith("-A") and not line.startswith("-A KUBE-")]:
-            words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', rule)]
-            run("iptables", "-w", "-t", table, "-D", *words[1:], check=False)
-        chains = [line[1:].split()[0] for line in ours if line.startswith(":KUBE-")]
-        for verb in ("-F", "-X"):
-            for chain in chains:
-                run("iptables", "-w", "-t", table, verb, chain, check=False)
-    # kube-proxy and the kubelet keep chains for IPv6 too.
-    for table in TABLES:
-        _rules6(table)
-
-
-def _rules6(table: str) -> None:
-    shown = subprocess.run(["ip6tables-save", "-t", table], capture_output=True, text=True, check=False).stdout
-    for line in shown.splitlines():
-        if line.startswith("-A") and "-j KUBE-" in line and not line.startswith("-A KUBE-"):
-            words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line)]
-            run("ip6tables", "-w", "-t", table, "-D", *words[1:], check=False)
-    chains = [line[1:].split()[0] for line in shown.splitlines() if line.startswith(":KUBE-")]
-    for verb in ("-F", "-X"):
-        for chain in chains:
-            run("ip6tables", "-w", "-t", table, verb, chain, check=False)
+    kube = _owns_kubelet_names(layout)
+    for program in ("iptables", "ip6tables"):
+        for table in TABLES:
+            rules.remove(program, table, layout.bridge, kube=kube)
 
 
 def _our_cgroups() -> list[Path]:
