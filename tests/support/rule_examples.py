@@ -123,13 +123,13 @@ SPEC_EXAMPLES = (
     ),
     Example(
         "spec.model.speculation.model",
-        "is required for method draft",
+        "is required for methods draft",
         {"model.speculation.method": "draft"},
         {"model.speculation.method": "draft", "model.speculation.model": "hf://a/b"},
     ),
     Example(
         "spec.model.speculation.model",
-        "belongs to method draft",
+        "belongs to methods draft",
         {"model.speculation.method": "ngram", "model.speculation.model": "hf://a/b"},
         {"model.speculation.method": "ngram"},
     ),

@@ -172,11 +172,29 @@ ENGINE_EXAMPLES = (
     *(
         Example(
             "spec.model.speculation.method",
-            "draft is not supported by runtime tgi",
+            "draft, eagle and eagle3 are not supported by runtime tgi",
             {**TGI, "model.speculation": {"method": "draft", "model": "hf://a/b"}},
             {**TGI, "model.speculation": {"method": method}},
         )
         for method in ("ngram", "none")
+    ),
+    *(
+        Example(
+            "spec.model.speculation.method",
+            "eagle and eagle3 are not supported by runtime pagefleet",
+            {"model.speculation": {"method": method, "model": "hf://a/b"}},
+            {**VLLM, "model.speculation": {"method": method, "model": "hf://a/b"}},
+        )
+        for method in ("eagle", "eagle3")
+    ),
+    *(
+        Example(
+            "spec.engine.kvCache.dtype",
+            "fp8 and bfloat16 need spec.resources.accelerator",
+            {"engine.kvCache.dtype": dtype},
+            {**GPU, "engine.kvCache.dtype": dtype},
+        )
+        for dtype in ("fp8", "bfloat16")
     ),
     *unsupported("model.speculation", {"method": "none"}, CUSTOM),
     *unsupported("model.adapters", ADAPTERS, CUSTOM),
@@ -193,7 +211,12 @@ ENGINE_EXAMPLES = (
     *unsupported("engine.kvCache.dtype", "float32", VLLM, other="float16"),
     *unsupported("engine.kvCache.dtype", "float32", SGLANG, other="auto"),
     *unsupported("engine.kvCache.dtype", "float16", SGLANG, other="auto"),
-    *unsupported("engine.kvCache.dtype", "auto", TGI, CUSTOM),
+    *(
+        example
+        for dtype in ("float32", "float16", "bfloat16")
+        for example in unsupported("engine.kvCache.dtype", dtype, TGI, other="fp8")
+    ),
+    *unsupported("engine.kvCache.dtype", "auto", CUSTOM),
     *unsupported("engine.kvCache.prefixCaching", True, CUSTOM),
     *unsupported("engine.scheduling.policy", "priority", TGI, other="fcfs"),
     *unsupported("engine.scheduling.policy", "fcfs", CUSTOM),

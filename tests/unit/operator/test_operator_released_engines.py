@@ -15,6 +15,7 @@ from support.golden_manifests import child_of, spec_of
 from support.released_engines import facts, version_of
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, LISTS, NUMBERS, EngineMetrics, selector
+from pagefleet_engine import flags
 from pagefleet_observability.rules.engines import OTHERS
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.runtimes.launch import COMMON_FLAGS
@@ -41,7 +42,11 @@ def variants(name: str) -> Iterator[dict[str, Any]]:
     changes = [
         *choices({"properties": {part: SPEC["properties"][part] for part in ("model", "engine")}}),
         *((("resources", "accelerator", "name"), accelerator) for accelerator in ACCELERATORS),
-        (("model", "speculation"), {"method": "draft", "model": "pvc://weights/small"}),
+        *(
+            (("model", "speculation"), {"method": method, "model": "pvc://weights/small"})
+            for method in ("draft", "eagle", "eagle3")
+        ),
+        (("model", "speculation"), {"method": "ngram"}),
         (("engine", "nodes"), 2),
         (("engine", "pipelineParallelSize"), 2),
     ]
@@ -112,6 +117,29 @@ def test_speculation_of_vllm_has_a_method_that_it_knows() -> None:
     written = [one.partition("=")[2] for spec in variants("vllm") for one in arguments(spec) if "speculative" in one]
     assert {json.loads(one)["method"] for one in written} <= set(known)
     assert len(set(written)) >= 2
+
+
+def test_sglang_gets_all_numbers_of_a_chain_or_none() -> None:
+    """Its arguments are asserted together: steps, width and tokens of a draft model, or none of the three (0.5.23,
+    speculative_hook.py). With one token a step, the tokens to verify are the steps and the token before them."""
+    chains = set()
+    for spec in variants("sglang"):
+        given = dict(one.partition("=")[::2] for one in arguments(spec) if one.startswith("--speculative"))
+        numbers = [given.get(f"--speculative-{name}") for name in ("num-steps", "eagle-topk", "num-draft-tokens")]
+        if given.get("--speculative-algorithm") in ("STANDALONE", "EAGLE", "EAGLE3"):
+            steps, width, tokens = map(int, filter(None, numbers))
+            assert (width, tokens) == (1, steps + 1)
+            chains.add(given["--speculative-algorithm"])
+        else:
+            assert numbers[:2] == [None, None]
+    assert chains == {"STANDALONE", "EAGLE", "EAGLE3"}
+
+
+def test_our_engine_has_every_precision_of_the_spec_on_a_gpu() -> None:
+    offered = SPEC["properties"]["engine"]["properties"]["kvCache"]["properties"]["dtype"]["enum"]
+    choices = flags.BY_NAME["--kv-cache-dtype"].devices
+    assert set(offered) == set(choices["cuda"])
+    assert set(offered) - {"fp8", "bfloat16"} == set(choices["cpu"])
 
 
 def exported(name: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
 
+HEADS = ("eagle", "eagle3")  # methods of speculation by heads, which our own engine has not
 SLOTS = ("engine", "scheduling", "maxSequences")
 TOKENS_PER_STEP = ("engine", "scheduling", "tokensPerStep")
 

@@ -6,7 +6,7 @@ from pagefleet_contract.engine_metrics import OURS
 from pagefleet_contract.engine_options import BATCH_SIZES, FLAG_FIELDS, MASTER_PORT, SHARED_FLAGS, SLOTS_FLAG
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NVIDIA, RevisionSpec
-from pagefleet_operator.domain.runtimes.adapter import Adapter
+from pagefleet_operator.domain.runtimes.adapter import HEADS, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, plain, threads
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch
@@ -55,5 +55,6 @@ ADAPTER = Adapter(
     slots_flag=SLOTS_FLAG,
     slots=DEFAULT_SLOTS,
     reads_packages=True,
+    unsupported={"model.speculation.method": HEADS},
     metrics=OURS,
 )

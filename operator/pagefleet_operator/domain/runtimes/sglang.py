@@ -20,6 +20,8 @@ from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 IMAGES = {"nvidia.com/gpu": "docker.io/lmsysorg/sglang:v0.5.23"}
 SLOTS_FLAG = "--max-running-requests"
 PAGE = DEFAULT_PAGE_SIZE  # of kvCache.pages without pageSize, as with our engine
+KV_DTYPES = {"fp8": "fp8_e4m3"}  # other names are ours
+ALGORITHMS = {"draft": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 PARSERS = {
     "hermes": "hermes", "llama3_json": "llama3", "mistral": "mistral", "qwen3_coder": "qwen3_coder",
     "deepseek_v3": "deepseekv3", "openai": "gpt-oss", "pythonic": "pythonic",
@@ -29,6 +31,8 @@ OWNED = {
     "--context-length": "spec.model.maxLength", "--quantization": "spec.model.quantization",
     "--speculative-algorithm": "spec.model.speculation.method",
     "--speculative-num-draft-tokens": "spec.model.speculation.tokens",
+    "--speculative-num-steps": "spec.model.speculation.tokens",
+    "--speculative-eagle-topk": "", "--speculative-ngram-max-bfs-breadth": "",
     "--speculative-draft-model-path": "spec.model.speculation.model", "--lora-paths": "spec.model.adapters",
     "--enable-lora": "spec.model.adapters", "--max-loras-per-batch": "spec.model.adapters",
     "--chat-template": "spec.model.chatTemplate", "--page-size": "spec.engine.kvCache.pageSize",
@@ -104,13 +108,23 @@ def _model(child: Child) -> dict[str, object]:
 
 
 def _speculation(speculation: Speculation | None) -> dict[str, object]:
+    """A chain of draft tokens, not a tree, as with our engine and vLLM. Of a model's draft tokens SGLang counts the token before
+    the chain as well, and it wants all three numbers or none."""
     if not speculation:
         return {}
-    draft = speculation.method == "draft"
+    tokens = speculation.tokens or DEFAULT_DRAFT_TOKENS
+    if speculation.method not in ALGORITHMS:
+        return {
+            "--speculative-algorithm": "NGRAM",
+            "--speculative-ngram-max-bfs-breadth": 1,
+            "--speculative-num-draft-tokens": tokens,
+        }
     return {
-        "--speculative-algorithm": "STANDALONE" if draft else "NGRAM",
-        "--speculative-draft-model-path": path_in_pod(speculation.model) if draft else None,
-        "--speculative-num-draft-tokens": speculation.tokens or DEFAULT_DRAFT_TOKENS,
+        "--speculative-algorithm": ALGORITHMS[speculation.method],
+        "--speculative-draft-model-path": path_in_pod(speculation.model),
+        "--speculative-num-steps": tokens,
+        "--speculative-eagle-topk": 1,
+        "--speculative-num-draft-tokens": tokens + 1,
     }
 
 
@@ -121,7 +135,7 @@ def _engine(spec: RevisionSpec) -> dict[str, object]:
         "--page-size": page,
         "--max-total-tokens": cache.pages * page if cache.pages and page else None,
         "--mem-fraction-static": cache.memory_fraction,
-        "--kv-cache-dtype": cache.dtype,
+        "--kv-cache-dtype": KV_DTYPES.get(cache.dtype or "", cache.dtype),
         "--disable-radix-cache": cache.prefix_caching is False,
         "--schedule-policy": "fcfs" if scheduling.policy == "fcfs" else None,
         "--enable-priority-scheduling": scheduling.policy == "priority",

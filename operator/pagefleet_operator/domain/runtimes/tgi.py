@@ -9,7 +9,7 @@ from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.runtimes import launch as common
-from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
+from pagefleet_operator.domain.runtimes.adapter import HEADS, SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
@@ -24,6 +24,7 @@ IMAGES = {
 }
 ENVIRONMENT = {"habana.ai/gaudi": {"PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"}}
 SLOTS_FLAG = "--max-batch-size"
+KV_DTYPES = {"auto": None, "fp8": "fp8_e4m3fn"}
 QUANTIZE = {"none": None, "int8": "eetq", "fp8": "fp8", "awq": "awq"}
 OWNED = {
     "--model-id": "spec.model.source", "--revision": "spec.model.source", "--hostname": "",
@@ -31,7 +32,7 @@ OWNED = {
     "--speculate": "spec.model.speculation.tokens", "--lora-adapters": "spec.model.adapters",
     "--cuda-memory-fraction": "spec.engine.kvCache.memoryFraction",
     "--max-input-tokens": "spec.engine.limits.promptTokens", "--num-shard": "spec.resources.accelerator.count",
-    "--api-key": "spec.engine.apiKeySecretRef", "--graceful-termination-timeout": "",
+    "--kv-cache-dtype": "spec.engine.kvCache.dtype", "--api-key": "spec.engine.apiKeySecretRef", "--graceful-termination-timeout": "",
 }  # fmt: skip
 # It tells neither its KV pages nor times to first token.
 METRICS = EngineMetrics(
@@ -82,6 +83,7 @@ def _flags(child: Child) -> dict[str, object]:
         "--quantize": QUANTIZE[model.quantization or "none"],
         "--speculate": (model.drafting.tokens or DEFAULT_DRAFT_TOKENS) if model.drafting else None,
         "--cuda-memory-fraction": engine.kv_cache.memory_fraction,
+        "--kv-cache-dtype": KV_DTYPES[engine.kv_cache.dtype or "auto"],
         "--max-batch-size": engine.scheduling.max_sequences,
         "--max-batch-prefill-tokens": engine.scheduling.tokens_per_step,
         "--lora-adapters": ",".join(adapters) or None,
@@ -99,11 +101,11 @@ ADAPTER = Adapter(
     shared_flags={SLOTS_FLAG: SLOTS, "--max-batch-prefill-tokens": TOKENS_PER_STEP},
     slots_flag=SLOTS_FLAG,
     unsupported={
-        "model.speculation.method": ("draft",),
+        "model.speculation.method": ("draft", *HEADS),
         "model.chatTemplate": (),
         "engine.kvCache.pageSize": (),
         "engine.kvCache.pages": (),
-        "engine.kvCache.dtype": (),
+        "engine.kvCache.dtype": ("float32", "float16", "bfloat16"),
         "engine.scheduling.policy": ("priority",),
         "engine.scheduling.chunkTokens": (),
         "engine.limits.outputTokens": (),

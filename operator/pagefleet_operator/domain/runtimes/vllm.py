@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "google.com/tpu": {"PJRT_DEVICE": "TPU"},
     "habana.ai/gaudi": {"PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},  # collectives inside HPU graphs
 }
+METHODS = {"draft": "draft_model"}  # of speculation; the other names are ours
 SLOTS_FLAG = "--max-num-seqs"
 CPU_CACHE_SHARE = 0.3  # of spec.resources.memory, without kvCache.memoryFraction
 OWNED = {
@@ -119,9 +120,9 @@ def _model(child: Child) -> dict[str, object]:
 def _speculation(speculation: Speculation | None) -> str | None:
     if not speculation:
         return None
-    config = {"method": "ngram"}
-    if speculation.method == "draft":
-        config = {"method": "draft_model", "model": path_in_pod(speculation.model)}
+    config = {"method": METHODS.get(speculation.method, speculation.method)}
+    if speculation.model:
+        config["model"] = path_in_pod(speculation.model)
     return json.dumps(
         {**config, "num_speculative_tokens": speculation.tokens or DEFAULT_DRAFT_TOKENS}, separators=(",", ":")
     )

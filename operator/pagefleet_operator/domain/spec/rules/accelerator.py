@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefleet_operator.domain.base.revision_spec import NVIDIA
-from pagefleet_operator.domain.spec.rules.rule import Rule
+from pagefleet_operator.domain.spec.rules.rule import Rule, given
 
 # In CEL: whether the spec asks for GPUs, runs Pagefleet's own engine, runs its CUDA image, has other accelerators, and
 # has adapters (an empty list has none).
@@ -34,6 +34,12 @@ ACCELERATOR_RULES = (
         "spec.model.quantization",
         f"self.model.quantization != 'int8' || !({CUDA})",
         f"int8 is for the CPU; with {NVIDIA} use none, fp8 or awq",
+    ),
+    Rule(
+        (),
+        "spec.engine.kvCache.dtype",
+        f"!({given('engine.kvCache.dtype')}) || !(self.engine.kvCache.dtype in ['fp8', 'bfloat16']) || ({GPU}) || !({OURS})",
+        f"fp8 and bfloat16 need spec.resources.accelerator of the name {NVIDIA}; use auto, float32 or float16",
     ),
     Rule(
         (),

@@ -11,6 +11,8 @@ OUTPUT = f"{given('engine.limits.outputTokens')} && has(self.model.maxLength)"
 # In CEL: the tokens of a page, where spec.engine.kvCache is given.
 PAGE = f"(has(self.engine.kvCache.pageSize) ? self.engine.kvCache.pageSize : {DEFAULT_PAGE_SIZE})"
 
+MODELS = "['draft', 'eagle', 'eagle3']"  # methods of speculation that have a model of their own
+
 MODEL_RULES = (
     Rule(
         (),
@@ -34,14 +36,14 @@ MODEL_RULES = (
     Rule(
         ("model", "speculation"),
         "spec.model.speculation.model",
-        "self.method != 'draft' || has(self.model)",
-        "is required for method draft",
+        f"!(self.method in {MODELS}) || has(self.model)",
+        "is required for methods draft, eagle and eagle3",
     ),
     Rule(
         ("model", "speculation"),
         "spec.model.speculation.model",
-        "self.method == 'draft' || !has(self.model)",
-        "belongs to method draft; remove it",
+        f"self.method in {MODELS} || !has(self.model)",
+        "belongs to methods draft, eagle and eagle3; remove it",
     ),
     Rule(
         ("model",),

@@ -21,7 +21,8 @@ def _among(runtimes: Iterable[str]) -> str:
 def refused(runtimes: Iterable[str], field: str, *values: str) -> Rule:
     """These runtimes do not support `field`; with `values`, only these values of it."""
     which = f" && self.{field} in {listed(values)}" if values else ""
-    subject = f"{' and '.join(values)} {'are' if len(values) > 1 else 'is'}" if values else "is"
+    named = " and ".join(part for part in (", ".join(values[:-1]), *values[-1:]) if part)
+    subject = f"{named} {'are' if len(values) > 1 else 'is'}" if values else "is"
     message = f"{subject} not supported by runtime {', '.join(runtimes)}; remove it"
     return Rule((), f"spec.{field}", f"!{_among(runtimes)} || !({given(field)}{which})", message)
 

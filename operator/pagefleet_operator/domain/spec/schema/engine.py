@@ -19,6 +19,7 @@ from pagefleet_contract.engine_options import (
 )
 from pagefleet_contract.names import OBJECT_NAME
 from pagefleet_contract.quantity import QUANTITY
+from pagefleet_operator.domain.runtimes.adapter import HEADS
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
@@ -33,17 +34,22 @@ from pagefleet_operator.domain.spec.schema.fields import (
 )
 from pagefleet_operator.domain.spec.schema.patterns import ADAPTER, SERVED_NAME, SOURCE_FORMS, URI, VARIABLE
 
+KV_DTYPES = ("auto", "float32", "float16", "bfloat16", "fp8")
+
 SPECULATION = record(
     "Speculative decoding: draft tokens are proposed, and several are verified in one step. Answers do not change.",
     {
         "method": choice(
             "ngram: draft tokens come from the sequence's own n-grams (our engine's choice on a CPU when omitted). draft: from a "
-            "smaller model. none: no speculation.",
-            SPECULATION_METHODS,
+            "smaller model. eagle, eagle3: from heads trained on the model's own hidden states (runtimes vllm and sglang). none: "
+            "no speculation.",
+            (*SPECULATION_METHODS[:-1], *HEADS, SPECULATION_METHODS[-1]),
         ),
         "tokens": integer("Most draft tokens in one step.", 1, MAX_DRAFT_TOKENS, default=DEFAULT_DRAFT_TOKENS),
         "model": text(
-            f"The smaller model, with the same tokenizer, of method draft: {SOURCE_FORMS}.", pattern=URI, longest=1024
+            f"The smaller model with the same tokenizer of method draft, or the heads of eagle and eagle3: {SOURCE_FORMS}.",
+            pattern=URI,
+            longest=1024,
         ),
     },
     ("method",),
@@ -138,7 +144,10 @@ KV_CACHE = record(
             0.05,
             1.0,
         ),
-        "dtype": choice("Precision of keys and values; auto when omitted.", ("auto", "float32", "float16")),
+        "dtype": choice(
+            "Precision of keys and values; auto when omitted. fp8 (E4M3) and bfloat16 with our engine need NVIDIA GPUs.",
+            KV_DTYPES,
+        ),
         "prefixCaching": {
             "type": "boolean",
             "description": "Keep the pages of prompts for later ones that begin alike; on when omitted.",
