@@ -12,13 +12,14 @@ from typing import Any
 import yaml
 
 from pagefleet_observability.dashboards import DASHBOARDS
-from pagefleet_observability.rules import alerts, canaries, recordings
+from pagefleet_observability.rules import accelerators, alerts, canaries, recordings
 from pagefleet_observability.rules.rule import RUNBOOKS, Alert
 
 GROUPS = (
     recordings.REQUEST_RULES,
     recordings.OBJECTIVE_RULES,
     recordings.ENGINE_RULES,
+    accelerators.ACCELERATORS,
     canaries.CANARIES,
     alerts.REVISIONS,
     alerts.SERVICES,

@@ -75,7 +75,8 @@ def _series() -> dict[str, set[str]]:
 def _others() -> dict[str, set[str]]:
     """Return series name -> labels, of the engines that are not ours."""
     labels_by_series: dict[str, set[str]] = {}
-    for page in (CHECKOUT / "tests/data").glob("metrics-*.txt"):
+    pages = [*(CHECKOUT / "tests/data").glob("metrics-*.txt"), *(CHECKOUT / "tests/data").glob("exporter-*.txt")]
+    for page in pages:
         # Without the lines of types: the parser would give TGI's counters the suffix that they lack.
         lines = "\n".join(line for line in page.read_text().splitlines() if not line.startswith("#"))
         for family in text_string_to_metric_families(lines + "\n"):

@@ -50,6 +50,17 @@ def objective(missed: int, allowed: float = 0.05) -> Series:
     }
 
 
+def gpu(used: int, free: int, busy: int = 80, pod: str = "p0") -> Series:
+    """Return a GPU that a pod holds, by the DCGM exporter as the GPU Operator has it scraped, beside an engine's pod p0."""
+    of = f'namespace="gpu-operator",pod="dcgm-1",exported_namespace="a",exported_pod="{pod}",gpu="0"'
+    return {
+        f"DCGM_FI_DEV_FB_USED{{{of}}}": f"{used}+0x60",
+        f"DCGM_FI_DEV_FB_FREE{{{of}}}": f"{free}+0x60",
+        f"DCGM_FI_DEV_GPU_UTIL{{{of}}}": f"{busy}+0x60",
+        f'pagefleet_num_requests_running{{{REV},pod="p0"}}': "1+0x60",
+    }
+
+
 def pages(free: str, cached: str) -> Series:
     pod = f'{REV},pod="p0"'
     return {
@@ -179,6 +190,11 @@ TICKETS = (
          labels={**SERVICE, "reason": "ForecastAboveBudget"}, interval="10m"),
     Case("PagefleetBudgetReached", condition("WithinBudget", "False", "NearlySpent"),
          (condition("WithinBudget", "True", "ForecastAboveBudget"),), labels={**SERVICE, "reason": "NearlySpent"}),
+    Case("PagefleetAcceleratorMemoryFull", gpu(80400, 600),
+         (gpu(70000, 11000), gpu(80400, 600, pod="other")), labels=REVISION),
+    Case("PagefleetAcceleratorIdle", gpu(70000, 11000, busy=2),
+         (gpu(70000, 11000, busy=20), gpu(70000, 11000, busy=2, pod="other")), at="3h", labels=REVISION,
+         interval="5m"),
     Case("PagefleetTokensDear", {f"pagefleet_cost_per_1k_tokens{{{SVC}}}": "1+0x200 9+0x10"},
          ({f"pagefleet_cost_per_1k_tokens{{{SVC}}}": "1+0x200 2+0x10"},), at="103h", labels=SERVICE, interval="30m"),
     Case("PagefleetScalingBlind", condition("Scaling", "False", "SignalsMissing"),

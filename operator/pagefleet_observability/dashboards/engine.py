@@ -23,6 +23,7 @@ from pagefleet_contract.engine_metrics import (
     WAITING,
     WAITING_TOKENS,
 )
+from pagefleet_observability.dashboards.accelerators import GPUS
 from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
 from pagefleet_observability.rules.engines import level, rate
 
@@ -197,5 +198,5 @@ ENGINE = Dashboard(
         Variable("service", 'pagefleet_replicas{namespace="$namespace"}'),
         Variable("revision", 'pagefleet_replicas{namespace="$namespace",service="$service"}', several=True),
     ),
-    (PAGES, BATCH, LATENCY, WHAT),
+    (PAGES, BATCH, LATENCY, GPUS, WHAT),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pagefleet_observability.dashboards.accelerators import NEURON
 from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
 from pagefleet_observability.rules.recordings import SERVICE
 
@@ -174,5 +175,5 @@ FLEET = Dashboard(
     "Pagefleet: fleet",
     "Every service at a glance, and the health of operator and gateway.",
     (Variable("namespace", "pagefleet_weight", several=True),),
-    (SUMMARY, SERVICES, SYSTEM),
+    (SUMMARY, SERVICES, NEURON, SYSTEM),
 )
