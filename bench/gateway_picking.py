@@ -11,7 +11,7 @@ The third table has other traffic: hardly any load, and agents whose every turn 
 of llm-d's published profiles (policies.py), each with one picker that knows all requests at once.
 
 `--check` exits 1 unless, at every load, ours has a p95 <= 0.7 x round robin and <= 0.9 x the published scoring (means
-over the seeds), and eight gateways have a p95 <= 1.5 x one gateway's and <= the published scoring's with one. Of the third table it demands that ours is at most
+over the seeds), and eight gateways have a p95 <= 1.15 x one gateway's and <= the published scoring's with one. Of the third table it demands that ours is at most
 1.05 x (hardly any load) and 1.5 x (agents; the goal is 1.0) affinity's p95.
 """
 
@@ -34,7 +34,7 @@ GATEWAYS = (1, 2, 4, 8)
 MANY_RATES = (90.0, 120.0)  # of the table with several gateways
 # Other traffic: a trace by its seed, and at most how many times affinity's p95.
 OTHERS = {"2/s": (lambda seed: trace(600, 2.0, seed), 1.05), "agents": (lambda seed: agents(500, 4.0, seed), 1.5)}
-MAX_MANY = 1.5  # times one gateway's p95
+MAX_MANY = 1.15  # times one gateway's p95
 
 
 def main() -> int:

@@ -169,10 +169,11 @@ class Pagefleet:
     def _tell(self, now: float) -> None:
         self._told = now
         for number, gateway in enumerate(self._gateways):
-            news = gateway.newsroom.changes(now)
-            for other in self._gateways:
-                if other is not gateway:
-                    other.newsroom.take_over(str(number), news.message(), now)
+            if news := gateway.newsroom.changes(now):
+                message = news.message()
+                for other in self._gateways:
+                    if other is not gateway:
+                        other.newsroom.take_over(str(number), message, now)
 
 
 class _Gateway:

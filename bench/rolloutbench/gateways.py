@@ -136,9 +136,10 @@ class Gateway:
 
     def tell(self, others: Sequence[Gateway], now: float) -> None:
         """Tell the other gateways what has changed."""
-        news = self.newsroom.changes(now)
-        for other in others:
-            other.newsroom.take_over(self.instance, news.message(), now)
+        if news := self.newsroom.changes(now):
+            message = news.message()
+            for other in others:
+                other.newsroom.take_over(self.instance, message, now)
 
     def sweep(self) -> None:
         self.counting.sweep(self.state)

@@ -2,7 +2,7 @@
 pods have failed.
 
 One HTTP answer that does not end leads from each gateway to each. A gateway asks every other one and hears, at once, everything
-that the other has in flight, and then what changes, at most fifty times a second. So all gateways choose pods by the same loads
+that the other has in flight, and then what changes, at most a hundred times a second. So all gateways choose pods by the same loads
 and the same prefixes. When the answer ends or falls silent, the other's requests are forgotten: those of a dead gateway have
 ended with it, and after a partition the engines' own metrics show them. A slow listener gets the newest numbers late, never more
 messages.
@@ -29,7 +29,7 @@ from pagefleet_gateway.sharing.news import News, Newsroom
 log = logging.getLogger(__name__)
 
 PATH = "/loads"
-PERIOD_SECONDS = 0.02  # between two messages
+PERIOD_SECONDS = 0.01  # between two messages: with twice as long a crowd through eight gateways waits a tenth longer at p95
 LONELY_SECONDS = 0.25  # between two looks for other gateways while nobody listens
 RETRY_SECONDS = 1.0  # between two attempts to connect
 ALIVE_SECONDS = 1.0  # without news there is a sign of life so often
