@@ -1,6 +1,6 @@
 """The rollout guard on simulated fleets: false rollbacks, and how many users meet a worse revision.
 
-    python bench/rollout_guard.py [PART ...] [--quick] [--check] [--processes N] [--rollouts N] [--resume] [--json FILE]
+    python bench/rollout_guard.py [PART ...] [--quick] [--check] [--processes N] [--rollouts N] [--every] [--resume] [--json FILE]
     python bench/rollout_guard.py peers                     # others' rules on the same traces
     python bench/rollout_guard.py --export DIR [PART ...]   # the traces as JSON lines (bench/README.md, Traces)
     python bench/rollout_guard.py --judge COMMAND --traces DIR   # another program's decisions on exported traces
@@ -11,7 +11,8 @@ other, answers that slow them, prefix caches that start cold. Requests pass the 
 the verdict is the operator's `decide()` with the shipped limits. `parts.py` has the cells and their targets; a cell's name
 (`x2/u0.3/g2`) is a PART too. `u` is the utilisation of the stable revision's engines, `g` the number of gateways.
 
-Every share has its interval of 95 % (Clopper and Pearson), every median its own. `--quick` takes about a minute and shows
+Every share has its interval of 95 % (Clopper and Pearson), every median its own. A cell with a good canary ends after 450 rollouts
+when none of them was rolled back, because the upper end of its interval is then below 1 %; `--every` plays all 2,000. `--quick` takes about a minute and shows
 that all parts work. The full size takes hours, and `--resume` goes on where a run of the same sources was stopped. `--check`
 exits 1 when a target is missed. The time is virtual: the figures do not depend on the machine, except those of part `cpu`.
 """
@@ -48,6 +49,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rollouts", type=int, help="of each cell, instead of its own number")
+    parser.add_argument(
+        "--every", action="store_true", help="all rollouts of cells whose first 450 rolled nothing back"
+    )
     parser.add_argument(
         "--resume", action="store_true", help="go on with what a stopped run of the same sources played"
     )
@@ -95,7 +99,7 @@ def measure(arguments: argparse.Namespace, chosen: list[Cell], others: list[str]
     traced = arguments.rollouts or (QUICK_TRACES if arguments.quick else comparing.ROLLOUTS)
     total = sum(count(cell, arguments.rollouts, arguments.quick) for cell in chosen) + traced * len(compared)
     stored = Stored() if arguments.resume else None
-    campaign = Campaign(arguments.processes, arguments.rollouts, arguments.quick, total, stored)
+    campaign = Campaign(arguments.processes, arguments.rollouts, arguments.quick, total, stored, arguments.every)
     missed: list[str] = []
     try:
         for cell in chosen:

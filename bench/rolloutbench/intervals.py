@@ -1,4 +1,4 @@
-"""Intervals of 95 % for shares and medians. Pure; no SciPy."""
+"""Intervals of shares and medians, of 95 % unless said otherwise. Pure; no SciPy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 LEVEL = 0.05
 
 
-def share(hits: int, count: int) -> tuple[float, float]:
-    """Return the exact interval of a share (Clopper and Pearson, Biometrika 1934), by bisection of the binomial sum."""
+def share(hits: int, count: int, level: float = LEVEL) -> tuple[float, float]:
+    """Return the exact interval of a share (Clopper and Pearson, Biometrika 1934), by bisection of the binomial sum.
+
+    It misses the true share with a probability of at most `level`.
+    """
     if not count:
         return (0.0, 1.0)
-    low = 0.0 if hits == 0 else _root(lambda p: 1 - _at_most(hits - 1, count, p), rising=True)
-    high = 1.0 if hits == count else _root(lambda p: _at_most(hits, count, p), rising=False)
+    low = 0.0 if hits == 0 else _root(lambda p: 1 - _at_most(hits - 1, count, p), level / 2, rising=True)
+    high = 1.0 if hits == count else _root(lambda p: _at_most(hits, count, p), level / 2, rising=False)
     return (low, high)
 
 
@@ -47,11 +50,11 @@ def _at_most(hits: int, count: int, p: float) -> float:
     return min(1.0, math.fsum(map(math.exp, logs)))
 
 
-def _root(tail: Callable[[float], float], rising: bool) -> float:
+def _root(tail: Callable[[float], float], level: float, rising: bool) -> float:
     low, high = 0.0, 1.0
     for _ in range(50):
         p = (low + high) / 2
-        if (tail(p) < LEVEL / 2) == rising:
+        if (tail(p) < level) == rising:
             low = p
         else:
             high = p

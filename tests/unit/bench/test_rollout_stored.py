@@ -46,3 +46,18 @@ def test_a_campaign_plays_what_is_not_stored(tmp_path: Path) -> None:
     played = Stored(tmp_path / "results.jsonl").get(scenario, 1)
     assert played is not None
     assert played.outcome == "Open"
+
+
+def test_a_good_canary_is_looked_at_twice(tmp_path: Path) -> None:
+    """450 rollouts are enough when none of them was rolled back; one that was makes it all of them."""
+    scenario, limits = replace(SCENARIO, name="identical"), Target(false=0.01)
+    sound = replace(RESULT, outcome="Promoted", reason="")
+    for rolled_back, played, met in ((0, 450, True), (1, 500, True), (20, 500, False)):
+        stored = Stored(tmp_path / f"{rolled_back}.jsonl")
+        for seed in range(500):
+            stored.put(scenario, seed, RESULT if seed < rolled_back else sound)
+        campaign = Campaign(1, None, False, 500, stored)
+        figures = campaign.figures(Cell(scenario, limits, 500))
+        (check,) = figures.checks
+        assert (figures.rollouts, figures.rolled_back, check.met) == (played, rolled_back, met)
+        assert rolled_back or check.high < 0.01
