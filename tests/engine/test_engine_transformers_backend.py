@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,11 @@ def test_log_probabilities_and_embeddings_are_those_of_transformers(phi: tuple[s
     assert [one.token for one in entries] == (prompt + answer.tokens)[1:]
     expected = [float(tables[place, one.token]) for place, one in enumerate(entries)]
     assert [one.logprob for one in entries] == pytest.approx(expected, abs=2e-4)
+    text = replace(ask("text", prompt, 1), embed=True)
+    embedding = serve(served, [text, ask("beside", prompt[:9], 8)])["text", 0].embedding
+    with torch.inference_mode():
+        states = reference.model(torch.tensor([prompt]))[0][0]
+    torch.testing.assert_close(torch.tensor(embedding), states.mean(dim=0), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("level", [1, 2])

@@ -14,11 +14,13 @@ from support.engine.reference import answers, engine
 from transformers import (
     BertConfig,
     BloomConfig,
+    DeepseekV4Config,
     DiffLlamaConfig,
     FalconConfig,
     GPTJConfig,
     Lfm2Config,
     Llama4TextConfig,
+    LlamaConfig,
     MambaConfig,
     PhiConfig,
     PreTrainedConfig,
@@ -39,7 +41,18 @@ REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
     "mamba": (MambaConfig(vocab_size=96, hidden_size=64, num_hidden_layers=2), OWN),
     "convolutions": (
         Lfm2Config(**ONE_KV, layer_types=["conv", "full_attention", "conv"]),
-        "1 of 3 layers attend through transformers' interface: the others have another state",
+        "layer 0 keeps another state than keys and values",
+    ),
+    "compressed attention": (
+        DeepseekV4Config(
+            **ONE_KV,
+            head_dim=16,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=48,
+            sliding_window=16,
+        ),
+        "layer 0 keeps another state than keys and values",
     ),
     "an encoder": (BertConfig(**MANY_KV), "attends to other tokens than those before it"),
     "attention in chunks": (
@@ -138,6 +151,15 @@ def test_settings_that_do_not_go_with_it_are_refused(
     error = refused(f"file://{folder}", **changes)
     assert error.field == field
     assert message in error.message
+
+
+def test_a_window_that_only_transformers_cache_has_is_refused(tmp_path: Path) -> None:
+    """`generate` would forget tokens to which the mask lets the layers attend."""
+    sharp(LlamaConfig(**ONE_KV, sliding_window=16), tmp_path)
+    error = refused(f"file://{tmp_path}", model_impl="transformers")
+    assert error.field == "spec.model.source"
+    assert "layer 0 has a window of 16 tokens in transformers' cache, and not in its mask" in error.message
+    assert len(answers(engine(f"file://{tmp_path}", model_impl="transformers", max_model_len=16), [[5, 6]], 4)[0]) == 4
 
 
 def test_an_adapter_cannot_be_loaded_later_either(folder: Path) -> None:

@@ -14,6 +14,7 @@ class Product(nn.Module):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, operations: Operations) -> None:
         super().__init__()
         self.in_features, self.out_features = weight.shape[1], weight.shape[0]
+        self.weight = torch.empty(0)  # some code asks for its dtype
         self._apply_to = operations.linear(weight, bias, False)
         self.bytes = weight.numel() * weight.element_size()
 

@@ -63,6 +63,26 @@ class Checkpoint:
                     "beyond that depend on the longest sequence of a batch",
                 )
 
+    def windows(self) -> list[int | None]:
+        """Return each layer's window in transformers' own cache; None: it keeps all keys and values. Empty: it does not say.
+
+        Raises ModelError for a layer that keeps anything else.
+        """
+        from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+        try:
+            layers = DynamicCache(config=self.config).layers
+        except Exception as error:
+            raise ModelError(SOURCE, f"config.json of {self.folder.name} makes no cache: {error!r}") from error
+        for index, layer in enumerate(layers):
+            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+                raise ModelError(
+                    SOURCE,
+                    f"model_type {self.kind!r} is not supported {BACKEND}: layer {index} keeps another state than keys "
+                    f"and values ({type(layer).__name__})",
+                )
+        return [getattr(layer, "sliding_window", None) for layer in layers]
+
     def parameters(self) -> int:
         """Count the weights, none of which is read. Raises ModelError when the config is none of a model."""
         with torch.device("meta"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,18 +37,20 @@ class TransformersModel:
     implementation = "transformers"
 
     def __init__(self, checkpoint: Checkpoint, length: int, operations: Operations) -> None:
+        windows = checkpoint.windows()
         self._operations, self._causal = operations, checkpoint.load()
         replace_linear(self._causal, operations, checkpoint.half)
         self.weight_bytes = weight_bytes(self._causal)
-        self._body: Any = self._causal.get_decoder()
-        self._given = _Given(self._body)
-        parent, _, name = next(
-            path for path, module in self._causal.named_modules() if module is self._body
-        ).rpartition(".")
-        setattr(self._causal.get_submodule(parent), name, self._given)
         try:
+            self._body = _body(self._causal)
+            self._given = _Given(self._body)
+            path = next(path for path, module in self._causal.named_modules() if module is self._body)
+            parent, _, name = path.rpartition(".")
+            setattr(self._causal.get_submodule(parent), name, self._given)
             with torch.inference_mode():
                 hidden, self._layers = self._learn(length, int(checkpoint.config.num_hidden_layers))
+            self._check_windows(windows, length)
+            with torch.inference_mode():
                 width = int(self.logits(hidden).shape[1])
             if width != checkpoint.config.vocab_size:
                 raise Unsupported(f"its logits are {width}, its vocab_size is {checkpoint.config.vocab_size}")
@@ -103,11 +106,29 @@ class TransformersModel:
             hidden = self._states(tokens, tokens)
         return hidden, learning.layers(layers)
 
+    def _check_windows(self, windows: Sequence[int | None], length: int) -> None:
+        """Raises Unsupported for a layer that attends to more tokens than transformers' own cache keeps for it."""
+        for index, (layer, window) in enumerate(zip(self._layers, windows, strict=False)):
+            if window is not None and window < length and layer.attention.window != window:
+                raise Unsupported(
+                    f"layer {index} has a window of {window} tokens in transformers' cache, and not in its mask"
+                )
+
     def _states(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         states: torch.Tensor = self._body(
             input_ids=tokens.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False
         ).last_hidden_state[0]
         return states
+
+
+def _body(causal: Any) -> Any:
+    """The model within a causal model, without what makes logits of its states. Raises Unsupported."""
+    from transformers import PreTrainedModel
+
+    for found in (causal.get_decoder(), causal.base_model, getattr(causal, "model", None)):
+        if isinstance(found, PreTrainedModel) and found is not causal:
+            return found
+    raise Unsupported("its code has no model apart from its logits")
 
 
 class _Given(nn.Module):
