@@ -131,6 +131,7 @@ JOBS = (
             ("--kind", "actions", "--every", "15")),
     Job("peers", "vLLM and llama.cpp for bench-engine-cpu", 40, ("{python}", "bench/peers.py"), 0, None),
     Job("routers", "nginx and other routers for bench-gateway", 5, ("{python}", "bench/gateway.py", "--make-peers"), 0, None),
+    bench("engine_api", "what a streamed token costs in the engine's API process", 2, 1),
     bench("gateway", "the gateway's cost and limits, beside others", 12, 3, ROOT),
     bench("gateway_picking", "how well the gateway picks pods", 5, 1, json=False),
     bench("first_token", "the gateway's time to the first token is the client's", 9, 3),
