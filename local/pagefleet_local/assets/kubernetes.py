@@ -1,8 +1,5 @@
-"""Kubernetes' own binaries: from KUBEBUILDER_ASSETS, from PATH, from the cache, or built once from Debian's source package.
-
-The build is the one Debian's `kubernetes` package does, with Debian's Go and the vendored tree, less the cloud
-providers (`-tags providerless`: half the time and size).
-"""
+"""Kubernetes' own programs. They come whole from the first of these places that has them: the folder of KUBEBUILDER_ASSETS, PATH, the
+cache, the official release of a pinned version, a build of Debian's source package."""
 
 from __future__ import annotations
 
@@ -13,19 +10,19 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagefleet_local.assets import debian, golang, patches
+from pagefleet_local.assets import debian, kubernetes_source, release
+from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.base import paths
-from pagefleet_local.base.console import stage
+from pagefleet_local.base.console import CONSOLE
 
-COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
-VERSION = "1.20.2"
-PACKAGES_COMPILED = 1900  # what `go build` prints for the five, roughly: the progress bar's length
-OPENAPI_TAG = "+k8s:openapi-gen=true"
+OLDEST_MINOR = 20
+ASSETS = "KUBEBUILDER_ASSETS"
+COMPONENTS, SOURCE_VERSION = kubernetes_source.COMPONENTS, kubernetes_source.VERSION
 
 
 @dataclass(frozen=True)
 class Binaries:
-    """Where the five programs are, and their minor version (20 for 1.20.2)."""
+    """Where the programs are, and their minor version (20 for 1.20.2)."""
 
     folder: dict[str, Path]
     minor: int
@@ -35,128 +32,74 @@ class Binaries:
 
 
 def binaries(needed: tuple[str, ...] = COMPONENTS) -> Binaries:
-    """Find or build the programs in `needed`. Raises debian.AssetError."""
-    programs = {name: _find(name) for name in needed}
-    if any(path is None for path in programs.values()):
+    """Find, fetch or build the programs in `needed`. Raises AssetError, also for programs that are too old or of several versions."""
+    found = _given(needed) or _cached(needed)
+    if found is None:
         with debian.locked("kubernetes"):
-            if not _built().is_dir():
-                _build()
-        programs = {name: path or _built() / name for name, path in programs.items()}
-    complete = {name: path for name, path in programs.items() if path is not None}
-    return Binaries(complete, _minor(complete[needed[0]]))
+            found = _cached(needed) or _made(needed)
+    return Binaries(found, common_minor({name: minor_of(path) for name, path in found.items()}))
+
+
+def _given(needed: tuple[str, ...]) -> dict[str, Path] | None:
+    """The programs of KUBEBUILDER_ASSETS, else of PATH. envtest's folder lacks some: then it is not used at all, for an API server of
+    one version and a scheduler of another would be no Kubernetes that anybody runs."""
+    assets = os.environ.get(ASSETS)
+    if assets:
+        lacking = [name for name in needed if not (Path(assets) / name).is_file()]
+        if not lacking:
+            return {name: Path(assets) / name for name in needed}
+        CONSOLE.print(f"- {ASSETS}={assets} lacks {', '.join(lacking)}, and is not used")
+    on_path = {name: path for name in needed if (path := shutil.which(name))}
+    return {name: Path(path) for name, path in on_path.items()} if len(on_path) == len(needed) else None
+
+
+def _cached(needed: tuple[str, ...]) -> dict[str, Path] | None:
+    """The programs of the cache: the official release before the build."""
+    for folder in (release.folder(), _built()):
+        if all((folder / name).is_file() for name in needed):
+            return {name: folder / name for name in needed}
+    return None
 
 
 def _built() -> Path:
-    return paths.cache() / f"kubernetes-{VERSION}"
+    return paths.cache() / f"kubernetes-{SOURCE_VERSION}"
 
 
-def _find(name: str) -> Path | None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if assets and (Path(assets) / name).is_file():
-        return Path(assets) / name
-    on_path = shutil.which(name)
-    if on_path:
-        return Path(on_path)
-    cached = _built() / name
-    return cached if cached.is_file() else None
+def _made(needed: tuple[str, ...]) -> dict[str, Path]:
+    """Fetch the official release; build where it cannot be reached."""
+    try:
+        release.fetch(COMPONENTS)
+    except release.Unreachable as error:
+        CONSOLE.print(f"- {error}; building {SOURCE_VERSION} from Debian's source package")
+        kubernetes_source.build(_built())
+    found = _cached(needed)
+    if found is None:
+        raise AssetError(f"{_built()} lacks one of {', '.join(needed)}: delete the folder")
+    return found
 
 
-def _minor(binary: Path) -> int:
-    output = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
+def minor_of(program: Path) -> int:
+    """The minor version that a program prints. Raises AssetError."""
+    try:
+        output = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError as error:
+        raise AssetError(f"{program} cannot be run: {error.strerror}") from error
     match = re.search(r"v1\.(\d+)\.", output)
     if not match:
-        raise debian.AssetError(f"{binary} --version printed {output.strip()!r}: no Kubernetes version in it")
+        raise AssetError(f"{program} --version printed {output.strip()!r}: no Kubernetes version in it")
     return int(match.group(1))
 
 
-def _build() -> None:
-    work = paths.cache() / "build"
-    shutil.rmtree(work, ignore_errors=True)
-    tree = work / "go/src/k8s.io/kubernetes"
-    tree.parent.mkdir(parents=True)
-    with stage("Kubernetes: source package") as report:
-        _source(work, tree)
-        patches.apply(tree)
-        report("unpacked")
-    # Together: Debian splits Go's tree over both and joins it with relative links.
-    goroot = debian.unpacked(*debian.GO) / "usr/lib/go-1.19"
-    environment = {
-        **os.environ,
-        "GOROOT": str(goroot), "GOPATH": str(work / "go"), "GOCACHE": str(work / "gocache"), "GO111MODULE": "off",
-        "CGO_ENABLED": "0", "GOFLAGS": "", "GOTOOLCHAIN": "local",
-    }  # fmt: skip
-    go = str(goroot / "bin/go")
-    with stage("Kubernetes: OpenAPI definitions"):
-        _openapi(go, tree, environment, work)
-    with stage("Kubernetes: compile five programs (three to ten minutes, once)") as report:
-        out = work / "bin"
-        out.mkdir()
-        targets = [f"./cmd/{name}" for name in COMPONENTS]
-        command = [go, "build", "-v", "-tags", "providerless", "-trimpath", "-ldflags", _ldflags(), "-o", f"{out}/"]
-        golang.compile_with([*command, *targets], tree, environment, report, PACKAGES_COMPILED)
-        out.rename(_built())
-    subprocess.run(["chmod", "-R", "u+w", str(work)], check=False)
-    shutil.rmtree(work, ignore_errors=True)
-
-
-def _source(work: Path, tree: Path) -> None:
-    """Fetch and unpack the source through deb-src lines made from the machine's own apt configuration."""
-    lists = work / "lists"
-    (lists / "partial").mkdir(parents=True)
-    sources = work / "sources"
-    sources.mkdir()
-    for configured in [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")]:
-        if configured.suffix in (".list", ".sources") and configured.is_file():
-            text = configured.read_text()
-            text = re.sub(r"^Types:.*$", "Types: deb-src", text, flags=re.MULTILINE)
-            text = re.sub(r"^deb(?:-src)?\s", "deb-src ", text, flags=re.MULTILINE)
-            if "debian" in text:
-                (sources / configured.name).write_text(text)
-    options = ("Dir::Etc::sourcelist=/dev/null", f"Dir::Etc::sourceparts={sources}", f"Dir::State::lists={lists}",
-               "APT::Sandbox::User=root")  # fmt: skip
-    debian.apt("update", options=options)
-    debian.apt("source", "--download-only", "--only-source", "kubernetes", cwd=work, options=options)
-    archive = next(work.glob("kubernetes_*.orig.tar.*"))
-    tree.mkdir()
-    subprocess.run(["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1"], check=True)
-
-
-def _openapi(go: str, tree: Path, environment: dict[str, str], work: Path) -> None:
-    """Generate pkg/generated/openapi, which Debian's source leaves to the build, over every package with the tag."""
-    tagged = subprocess.run(
-        ["grep", "-rl", "--include=*.go", "-E", rf"^// \{OPENAPI_TAG}", "vendor/k8s.io/", "staging/src/k8s.io/", "pkg/", "cmd/"],
-        cwd=tree, capture_output=True, text=True, check=False,
-    ).stdout  # fmt: skip
-    packages = set()
-    for line in tagged.splitlines():
-        if "_examples" in line or "sample-apiserver" in line:
-            continue
-        folder = str(Path(line).parent)
-        for prefix, replacement in (("vendor/", ""), ("staging/src/", ""), ("pkg", "k8s.io/kubernetes/pkg"),
-                                    ("cmd", "k8s.io/kubernetes/cmd")):  # fmt: skip
-            if folder.startswith(prefix):
-                folder = replacement + folder.removeprefix(prefix)
-                break
-        packages.add(folder)
-    (work / "header").write_text("")
-    golang.compile_with(
-        [go, "run", "./vendor/k8s.io/kube-openapi/cmd/openapi-gen", "--input-dirs", ",".join(sorted(packages)),
-         "--output-package", "k8s.io/kubernetes/pkg/generated/openapi", "--output-file-base", "zz_generated.openapi",
-         "-h", str(work / "header"), "--output-base", f"{environment['GOPATH']}/src", "-r", str(work / "violations")],
-        tree, environment, lambda _: None, PACKAGES_COMPILED,
-    )  # fmt: skip
-
-
-def _ldflags() -> str:
-    values = {
-        "gitVersion": f"v{VERSION}",
-        "gitMajor": "1",
-        "gitMinor": "20",
-        "gitTreeState": "clean",
-        "gitCommit": "debian",
-    }
-    flags = ["-s", "-w"]
-    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
-        # In a GOPATH build a vendored package's import path begins with the vendor folder's.
-        flags += [f"-X k8s.io/kubernetes/vendor/{package}.{name}={value}" for name, value in values.items()]
-    return " ".join(flags)
+def common_minor(minors: dict[str, int]) -> int:
+    """The minor version of all programs. Raises AssetError where there are several, or it is too old. Pure."""
+    if len(set(minors.values())) > 1:
+        told = ", ".join(f"{name} 1.{minor}" for name, minor in minors.items())
+        raise AssetError(
+            f"the programs of Kubernetes are of several versions ({told}): set {ASSETS} to a folder with those of one"
+        )
+    minor = next(iter(minors.values()))
+    if minor < OLDEST_MINOR:
+        raise AssetError(
+            f"Kubernetes 1.{minor} is too old: 1.{OLDEST_MINOR} or newer is needed; set {ASSETS} to a folder with its programs"
+        )
+    return minor

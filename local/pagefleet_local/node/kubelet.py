@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import ssl
 import urllib.request
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from pagefleet_local.assets.kubernetes import Binaries
-from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.certificates import Authority, Pair
 from pagefleet_local.base.paths import Layout
 from pagefleet_local.base.processes import Daemon
 from pagefleet_local.controlplane.etcd import listens
 
-# From this minor version on the kubelet speaks CRI only, and the flags that chose it are configuration.
-CRI_ONLY, ENDPOINT_IN_CONFIG = 24, 27
+# From this minor version on the kubelet speaks CRI only; the endpoint is configuration; it may refuse cgroup v1 (and does from 1.35 on).
+CRI_ONLY, ENDPOINT_IN_CONFIG, MAY_REFUSE_CGROUP_V1 = 24, 27, 31
+RESOLV_CONF = "resolv.conf"
+CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers")
 
 
 def start(layout: Layout, binaries: Binaries, authority: Authority) -> list[Daemon]:
@@ -28,12 +32,36 @@ def _kubelet(layout: Layout, binaries: Binaries, authority: Authority) -> Daemon
     serving = authority.issue("kubelet-serving", f"system:node:{layout.node}", hosts=[layout.node, layout.node_ip])
     config = authority.kubeconfig(layout.state / "kubelet.kubeconfig", server, client)
     port = layout.first_component_port + 2
-    endpoint = f"unix://{layout.containerd_socket}"
-    document = {
+    document = configuration(
+        layout, authority.pair.certificate, serving, binaries.minor, cgroup_v1=not CGROUP_V2.exists()
+    )
+    _without_upstream(layout)
+    path = layout.state / "kubelet.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    daemon = Daemon(layout, "kubelet")
+    daemon.start(
+        [
+            binaries["kubelet"],
+            f"--config={path}",
+            f"--kubeconfig={config}",
+            f"--hostname-override={layout.node}",
+            f"--node-ip={layout.node_ip}",
+            f"--root-dir={layout.state / 'kubelet'}",
+            f"--cert-dir={layout.pki}",
+            *runtime_flags(layout, binaries.minor),
+        ]
+    )
+    daemon.wait(lambda: listens(port, layout.node_ip), timeout=60)
+    return daemon
+
+
+def configuration(layout: Layout, ca: Path, serving: Pair, minor: int, *, cgroup_v1: bool) -> dict[str, Any]:
+    """The KubeletConfiguration of a minor version. A field that it does not know would stop the kubelet: its decoding is strict. Pure."""
+    return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": layout.node_ip,
-        "port": port,
+        "port": layout.first_component_port + 2,
         "readOnlyPort": 0,
         "healthzPort": layout.first_component_port + 3,
         "healthzBindAddress": "127.0.0.1",
@@ -42,7 +70,7 @@ def _kubelet(layout: Layout, binaries: Binaries, authority: Authority) -> Daemon
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True},
-            "x509": {"clientCAFile": str(authority.pair.certificate)},
+            "x509": {"clientCAFile": str(ca)},
         },
         "authorization": {"mode": "Webhook"},
         "clusterDNS": [layout.dns_ip],
@@ -56,34 +84,25 @@ def _kubelet(layout: Layout, binaries: Binaries, authority: Authority) -> Daemon
         "nodeStatusUpdateFrequency": "5s",
         "maxPods": 110,
         "serializeImagePulls": True,
-        "resolvConf": str(_upstream_resolv_conf(layout)),
-        **({"containerRuntimeEndpoint": endpoint} if binaries.minor >= ENDPOINT_IN_CONFIG else {}),
+        "resolvConf": str(layout.state / RESOLV_CONF),
+        **({"containerRuntimeEndpoint": _endpoint(layout)} if minor >= ENDPOINT_IN_CONFIG else {}),
+        **({"failCgroupV1": False} if cgroup_v1 and minor >= MAY_REFUSE_CGROUP_V1 else {}),
     }
-    path = layout.state / "kubelet.yaml"
-    path.write_text(yaml.safe_dump(document, sort_keys=False))
-    daemon = Daemon(layout, "kubelet")
-    daemon.start(
-        [
-            binaries["kubelet"],
-            f"--config={path}",
-            f"--kubeconfig={config}",
-            f"--hostname-override={layout.node}",
-            f"--node-ip={layout.node_ip}",
-            f"--root-dir={layout.state / 'kubelet'}",
-            f"--cert-dir={layout.pki}",
-            *(["--container-runtime=remote"] if binaries.minor < CRI_ONLY else []),
-            *([f"--container-runtime-endpoint={endpoint}"] if binaries.minor < ENDPOINT_IN_CONFIG else []),
-        ]
-    )
-    daemon.wait(lambda: listens(port, layout.node_ip), timeout=60)
-    return daemon
 
 
-def _upstream_resolv_conf(layout: Layout) -> str:
+def runtime_flags(layout: Layout, minor: int) -> list[str]:
+    """The flags that choose containerd, as far as a minor version has them. Pure."""
+    chosen = ["--container-runtime=remote"] if minor < CRI_ONLY else []
+    return [*chosen, *([f"--container-runtime-endpoint={_endpoint(layout)}"] if minor < ENDPOINT_IN_CONFIG else [])]
+
+
+def _endpoint(layout: Layout) -> str:
+    return f"unix://{layout.containerd_socket}"
+
+
+def _without_upstream(layout: Layout) -> None:
     """Pods with dnsPolicy Default get no upstream: nothing in the fleet asks for names outside the cluster."""
-    path = layout.state / "resolv.conf"
-    path.write_text("options ndots:5\n")
-    return str(path)
+    (layout.state / RESOLV_CONF).write_text("options ndots:5\n")
 
 
 def _proxy(layout: Layout, binaries: Binaries, authority: Authority) -> Daemon:
