@@ -189,6 +189,24 @@ ENGINE_EXAMPLES = (
     ),
     *(
         Example(
+            f"spec.engine.limits.{limit}",
+            "is not known to vLLM 0.24",
+            {**VLLM, "resources.accelerator.name": "aws.amazon.com/neuroncore", f"engine.limits.{limit}": 9},
+            accepted,
+        )
+        for limit in ("queued", "queuedTokens")
+        for accepted in (
+            {**VLLM, f"engine.limits.{limit}": 9},
+            {
+                **VLLM,
+                "resources.accelerator.name": "aws.amazon.com/neuroncore",
+                f"engine.limits.{limit}": 9,
+                "engine.image": "x",
+            },
+        )
+    ),
+    *(
+        Example(
             "spec.engine.kvCache.dtype",
             "fp8 and bfloat16 need spec.resources.accelerator",
             {"engine.kvCache.dtype": dtype},

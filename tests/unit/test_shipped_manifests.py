@@ -35,7 +35,7 @@ SERVICES = [
 
 def test_the_scenarios_are_there() -> None:
     named = {path.name for path in SHIPPED if path.parent.name == "examples"}
-    assert len(named) == 6
+    assert len(named) == 7
     text = (CHECKOUT / "examples/README.md").read_text()
     assert all(f"({name})" in text for name in named)
 

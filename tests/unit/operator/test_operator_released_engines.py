@@ -25,7 +25,14 @@ from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 RELEASED = ("vllm", "sglang", "tgi")
 PAGES = Path(__file__).parents[2] / "data"
-ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi", "aws.amazon.com/neuron")
+ACCELERATORS = (
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "google.com/tpu",
+    "habana.ai/gaudi",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neuroncore",
+)
 
 
 def choices(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -97,12 +97,10 @@ def test_a_flag_with_a_field_is_refused_in_args(name: str, flag: str, field: str
 
 
 def test_an_accelerator_without_an_image_needs_one() -> None:
-    spec = changed("vllm", "resources.accelerator.name", "aws.amazon.com/neuron")
+    spec = changed("vllm", "resources.accelerator.name", "habana.ai/gaudi")
     assert set(errors(spec)) == {"spec.engine.image"}
-    spec["engine"]["image"] = "registry.example/vllm-neuron:1"
+    spec["engine"]["image"] = "registry.example/vllm-gaudi:1"
     assert errors(spec) == {}
-    args = deployment(child_of(spec), 1)["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert not [argument for argument in args if argument.startswith("--tensor-parallel-size")]
 
 
 @pytest.mark.parametrize("name", ["amd.com/gpu", "aws.amazon.com/neuron", "google.com/tpu", "habana.ai/gaudi"])

@@ -164,6 +164,10 @@ class Pod:
     resource_claims: tuple[Mapping[str, Any], ...] = ()
 
 
+# AWS's resources for Trainium and Inferentia: whole devices with all their cores, or single cores.
+NEURON, NEURON_CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
+
+
 @dataclass(frozen=True)
 class RevisionSpec:
     model: Model

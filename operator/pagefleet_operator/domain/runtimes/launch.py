@@ -10,7 +10,7 @@ from pagefleet_contract.engine_metrics import Engine
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import whole
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.revision_spec import RevisionSpec
+from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, RevisionSpec
 
 TEMPORARY = "/tmp"  # noqa: S108 - the pod's own volume
 KNOWN_DELAY = 5  # seconds until every gateway knows that a pod ends
@@ -66,6 +66,15 @@ def caches(spec: RevisionSpec) -> tuple[dict[str, Any], ...]:
         plain("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY}/inductor"),
         plain("TRITON_CACHE_DIR", f"{TEMPORARY}/triton"),
     )
+
+
+def neuron(spec: RevisionSpec) -> tuple[dict[str, Any], ...]:
+    """What Neuron's runtime and compiler are told: the cores of the container, and a folder for compiled models that can be
+    written. Source: AWS Neuron, runtime configuration and persistent cache."""
+    if spec.accelerator_name not in (NEURON, NEURON_CORE):
+        return ()
+    cores = [plain("NEURON_RT_NUM_CORES", str(spec.accelerators))] if spec.accelerator_name == NEURON_CORE else []
+    return (*cores, plain("NEURON_COMPILE_CACHE_URL", f"{TEMPORARY}/neuron-compile-cache"))
 
 
 def api_key(spec: RevisionSpec, name: str) -> tuple[dict[str, Any], ...]:

@@ -8,6 +8,7 @@ from pagefleet_contract.engine_metrics import Engine, EngineMetrics
 from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import HEADS, SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
@@ -20,7 +21,8 @@ IMAGES = {
     "nvidia.com/gpu": IMAGE,
     "amd.com/gpu": f"{IMAGE}-rocm",
     "habana.ai/gaudi": f"{IMAGE}-gaudi",
-    "aws.amazon.com/neuron": f"{IMAGE}-neuron",
+    NEURON: f"{IMAGE}-neuron",
+    NEURON_CORE: f"{IMAGE}-neuron",
 }
 ENVIRONMENT = {"habana.ai/gaudi": {"PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"}}
 SLOTS_FLAG = "--max-batch-size"
@@ -61,6 +63,8 @@ def launch(child: Child, _release: str) -> Launch:
             common.plain("HUGGINGFACE_HUB_CACHE", f"{common.TEMPORARY}/huggingface"),
             *switched,
             *(common.plain(key, value) for key, value in ENVIRONMENT.get(name, {}).items()),
+            *common.neuron(child.spec),
+            *([common.plain("HF_NUM_CORES", str(child.spec.accelerators))] if name == NEURON_CORE else []),
             *common.api_key(child.spec, "API_KEY"),
         ),
         stopping=("sleep", str(common.KNOWN_DELAY)),
@@ -71,7 +75,7 @@ def launch(child: Child, _release: str) -> Launch:
 def _flags(child: Child) -> dict[str, object]:
     """It takes any `model` of a request for its own, so it needs no served name."""
     spec, model, engine = child.spec, child.spec.model, child.spec.engine
-    sharded = spec.accelerators > 1 and spec.accelerator_name != "aws.amazon.com/neuron"
+    sharded = spec.accelerators > 1 and spec.accelerator_name not in (NEURON, NEURON_CORE)
     adapters = [f"{adapter.name}={path_in_pod(adapter.source)}" for adapter in model.adapters]
     return {
         "--model-id": path_in_pod(model.source),

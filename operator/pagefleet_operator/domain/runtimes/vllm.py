@@ -9,7 +9,7 @@ from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.revision_spec import Model, RevisionSpec, Speculation
+from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, Model, RevisionSpec, Speculation
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
@@ -19,12 +19,18 @@ from pagefleet_operator.domain.runtimes.uris import path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 
 VERSION = "v0.32.0"
-# By the accelerator's resource name, "" without one. The others have no image of vLLM's own on a registry.
+NEURON_VERSION = "0.24.0"
+NEURON_IMAGE = (
+    f"public.ecr.aws/neuron/pytorch-inference-vllm-neuronx:{NEURON_VERSION}.1.1.0-neuronx-py313-sdk2.32.0-ubuntu24.04"
+)
+# By the accelerator's resource name, "" without one. AWS builds the image for Neuron, with an older vLLM.
 IMAGES = {
     "": f"docker.io/vllm/vllm-openai-cpu:{VERSION}",
     "nvidia.com/gpu": f"docker.io/vllm/vllm-openai:{VERSION}",
     "amd.com/gpu": f"docker.io/vllm/vllm-openai-rocm:{VERSION}",
     "google.com/tpu": f"docker.io/vllm/vllm-tpu:{VERSION}",
+    NEURON: NEURON_IMAGE,
+    NEURON_CORE: NEURON_IMAGE,
 }
 ENVIRONMENT = {
     "": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},  # a container's cores are the kubelet's to give
@@ -76,6 +82,7 @@ def launch(child: Child, _release: str) -> Launch:
     drain = drain_seconds(child.spec.engine.limits.output_tokens)
     return Launch(
         image=IMAGES.get(name, ""),
+        command=("python3", "-m", "vllm.entrypoints.openai.api_server") if name in (NEURON, NEURON_CORE) else (),
         args=(*common.flags({**_model(child), **_device(child.spec), **_engine(child.spec, drain)}),
               *_adapters(child.spec.model)),
         drain=drain + common.KNOWN_DELAY,
@@ -83,6 +90,7 @@ def launch(child: Child, _release: str) -> Launch:
             *common.caches(child.spec),
             common.plain("VLLM_NO_USAGE_STATS", "1"),
             *(common.plain(key, value) for key, value in ENVIRONMENT.get(name, {}).items()),
+            *common.neuron(child.spec),
             *common.api_key(child.spec, "VLLM_API_KEY"),
         ),
         stopping=("sleep", str(common.KNOWN_DELAY)),
@@ -129,14 +137,14 @@ def _speculation(speculation: Speculation | None) -> str | None:
 
 
 def _device(spec: RevisionSpec) -> dict[str, object]:
-    """On the CPU the cache's bytes are said outright: a fraction would be of the node's memory, not of the pod's. Neuron
-    counts devices of several cores: how many ranks that makes is for engine.args."""
+    """On the CPU the cache's bytes are said outright: a fraction would be of the node's memory, not of the pod's. Devices of
+    Neuron have several cores: how many ranks they make is for engine.args. Of cores, each is a rank."""
     fraction = spec.engine.kv_cache.memory_fraction
     if not spec.accelerator_name:
         memory = amount(spec.resources.memory)
         return {"--kv-cache-memory-bytes": int(memory * (fraction or CPU_CACHE_SHARE))}
     shared = {flag: size for flag, size in shares(spec).items() if size > 1}
-    if spec.accelerator_name == "aws.amazon.com/neuron":
+    if spec.accelerator_name == NEURON:
         shared.pop("--tensor-parallel-size", None)
     return {**shared, "--gpu-memory-utilization": fraction}
 

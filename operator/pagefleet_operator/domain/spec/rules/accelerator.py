@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.base.revision_spec import NVIDIA
-from pagefleet_operator.domain.spec.rules.rule import Rule, given
+from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, NVIDIA
+from pagefleet_operator.domain.spec.rules.rule import Rule, given, listed
 
 # In CEL: whether the spec asks for GPUs, runs Pagefleet's own engine, runs its CUDA image, has other accelerators, and
 # has adapters (an empty list has none).
@@ -13,6 +13,11 @@ CUDA = f"{GPU} && !(has(self.engine) && has(self.engine.image)) && {OURS}"
 OTHER = f"has(self.resources) && has(self.resources.accelerator) && self.resources.accelerator.name != '{NVIDIA}'"
 ADAPTERS = "has(self.model.adapters) && self.model.adapters.size() > 0"
 MAX_GPUS = 8
+# In CEL: whether AWS's image of vLLM for Neuron is chosen.
+NEURON_VLLM = (
+    f"has(self.resources) && has(self.resources.accelerator) && self.resources.accelerator.name in {listed([NEURON, NEURON_CORE])}"
+    " && has(self.engine) && has(self.engine.runtime) && self.engine.runtime == 'vllm' && !has(self.engine.image)"
+)
 
 
 ACCELERATOR_RULES = (
@@ -34,6 +39,15 @@ ACCELERATOR_RULES = (
         "spec.model.quantization",
         f"self.model.quantization != 'int8' || !({CUDA})",
         f"int8 is for the CPU; with {NVIDIA} use none, fp8 or awq",
+    ),
+    *(
+        Rule(
+            (),
+            f"spec.engine.limits.{limit}",
+            f"!({given(f'engine.limits.{limit}')}) || !({NEURON_VLLM})",
+            "is not known to vLLM 0.24, which AWS's image for Neuron has; remove it and set spec.traffic.queue, or give spec.engine.image",
+        )
+        for limit in ("queued", "queuedTokens")
     ),
     Rule(
         (),
