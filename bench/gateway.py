@@ -3,7 +3,7 @@
     python bench/gateway.py --make-peers          # once: nginx (unpacked, not installed), vllm-router, sglang-router
     python bench/gateway.py [PART ...] [--quick] [--check] [--json bench/results/gateway.json]
 
-Parts: latency, saturation, streams, picking, picks, split, stalls, churn, rollback (needs root: a real control plane). All of them take
+Parts: latency, saturation, streams, picking, picks, split, stalls, churn, churn-streams, rollback (needs root: a real control plane). All of them take
 about ten minutes, a minute and a half with `--quick`. `--check` exits 1 when a target is missed. Load generator, stub
 engines and what is measured share the machine: figures from a machine that does anything else are worth nothing, and the
 program says how busy it was.
@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.gatewaybench.churn import churn
+from bench.gatewaybench.churn import churn, churned_streams
 from bench.gatewaybench.picks import picks
 from bench.gatewaybench.rollback import rollback
 from bench.gatewaybench.show import show
@@ -56,6 +56,7 @@ PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
     "split": split,
     "stalls": stalls,
     "churn": churn,
+    "churn-streams": churned_streams,
     "rollback": rollback,
 }
 
@@ -94,6 +95,12 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
     if "churn" in results:
         lost = results["churn"]["failed"] + results["churn"]["unanswered"]
         rows.append((f"failed over {results['churn']['kills']} kills and as many weight changes", lost, "<=", 0))
+    if streams := results.get("churn-streams"):
+        lost = streams["lost"] + streams["unanswered"]
+        rows.append((f"requests lost before their first token, {streams['kills']} kills two at a time", lost, "<=", 0))
+        rows.append(("streams that ended short as if they were whole", streams["endedShort"], "<=", 0))
+        spared = streams["cut"] - streams["inFlightWhenKilled"]
+        rows.append(("streams cut off, more than were in the killed engines", spared, "<=", 0))
     if "ms" in results.get("rollback", {}):
         rows.append(("rollback: write to last canary request p99, ms", results["rollback"]["ms"]["p99"], "<=", 1000.0))
         rows.append(("failed during rollbacks", results["rollback"]["failed"], "<=", 0))

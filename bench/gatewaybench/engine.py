@@ -1,7 +1,7 @@
 """A simulated engine: continuous batching under one token budget, a KV limit, an LRU prefix cache. Virtual time.
 
 Simplified against a real one: the KV pages of the prompt and of the whole answer are reserved at admission, so
-nothing is ever preempted; prefix blocks are 64 tokens, and those in use are shared and never evicted. A step costs `STEP_SECONDS` and a little for every
+nothing is ever preempted; prefix blocks are 16 tokens, and those in use are shared and never evicted. A step costs `STEP_SECONDS` and a little for every
 prefilled token and every running sequence (the shape of an 8B model on one GPU).
 """
 
@@ -12,7 +12,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-BLOCK = 64  # tokens
+from bench.gatewaybench.trace import BLOCK
+
 STEP_SECONDS = 0.008
 PREFILL_SECONDS = 0.00005  # per token
 DECODE_SECONDS = 0.0001  # per running sequence
@@ -23,7 +24,7 @@ KV_TOKENS = 96 * 1024
 
 @dataclass
 class Job:
-    """One request inside an engine. `blocks`: hashes of its prompt's blocks of 64 tokens."""
+    """One request inside an engine. `blocks`: hashes of its prompt's blocks of 16 tokens."""
 
     key: int
     arrived: float

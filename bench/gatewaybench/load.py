@@ -59,7 +59,7 @@ class Client(asyncio.Protocol):
         self._load = load
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._due, self._begun = 0.0, False
+        self._due, self._begun, self._end = 0.0, False, b""
         self.busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,13 +69,13 @@ class Client(asyncio.Protocol):
         self._transport = None
         if self.busy:
             self.busy = False
-            self._load.results.fail("cut off")
+            self._load.results.fail("cut off" if self._begun else "lost")
             self._load.over(self, reusable=False)
         else:
             self._load.forget(self)
 
     def ask(self, due: float, data: bytes) -> None:
-        self._due, self._begun, self.busy = due, False, True
+        self._due, self._begun, self._end, self.busy = due, False, b"", True
         if self._transport is None:
             self.connection_lost(None)
             return
@@ -87,10 +87,15 @@ class Client(asyncio.Protocol):
         self._begun = True
         self._parser.feed_data(data)
 
+    def on_body(self, body: bytes) -> None:
+        self._end = (self._end + body)[-2048:]
+
     def on_message_complete(self) -> None:
         self.busy = False
         status = self._parser.get_status_code()
-        if status == 200:
+        if status == 200 and b"[DONE]" not in self._end:
+            self._load.results.fail("ended with an error" if b'"error"' in self._end else "ended short")
+        elif status == 200:
             self._load.results.answered += self._load.counts(self._due)
         else:
             self._load.results.fail(str(status))
@@ -181,7 +186,7 @@ def requests(plan: Plan) -> Iterator[bytes]:
         texts = (f"hi {number}" for number in range(plan.bodies))
         bodies = [json.dumps({"model": "m", "prompt": text, "max_tokens": 1}).encode() for text in texts]
     else:
-        bodies = [arrival.body for arrival in trace(plan.bodies, 100.0, plan.seed)]
+        bodies = [_completion(arrival.body) for arrival in trace(plan.bodies, 100.0, plan.seed)]
     whole = []
     for body in bodies:
         asked = json.loads(body) | {"max_tokens": plan.tokens, "stream": True}
@@ -192,6 +197,13 @@ def requests(plan: Plan) -> Iterator[bytes]:
         whole.append(head.encode() + b"\r\n\r\n" + data)
     while True:
         yield from whole
+
+
+def _completion(chat: bytes) -> bytes:
+    """Return a chat request as one for completions, which every system has."""
+    asked = json.loads(chat)
+    prompt = "\n".join(message["content"] for message in asked.pop("messages"))
+    return json.dumps(asked | {"prompt": prompt}).encode()
 
 
 def quantiles(values: array[float]) -> dict[str, float]:

@@ -10,8 +10,8 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from bench.gatewaybench.engine import BLOCK, PREFILL_SECONDS, Engine, Job
-from bench.gatewaybench.trace import Arrival
+from bench.gatewaybench.engine import PREFILL_SECONDS, Engine, Job
+from bench.gatewaybench.trace import BLOCK, Arrival
 
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.scrapes import PERIOD_SECONDS
@@ -189,7 +189,7 @@ class _Gateway:
         self.ledger.sweep(pods, 0.0)
 
     def choose(self, arrival: Arrival, job: Job, now: float) -> int:
-        request = Request(str(job.key), "POST", "/team/chat/v1/completions", {}, arrival.body)
+        request = Request(str(job.key), "POST", "/team/chat/v1/chat/completions", {}, arrival.body)
         pick = self.picker.decide(request, now)
         if not isinstance(pick, Pick):
             raise TypeError(f"refused: {pick}")

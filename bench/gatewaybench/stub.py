@@ -3,7 +3,7 @@
     python -m bench.gatewaybench.stub --ports 9101,9102 --first-ms 0 --headers late
 
 Raw protocols on uvloop: the load generator and the measured system need the processor more. `max_tokens` is how many
-tokens an answer has, one event each and all at once; the trailer states it, as our engine's does. Engines that stream for
+tokens an answer has, one event each, all at once or one each `--interval-ms`; the trailer states it, as our engine's does. Engines that stream for
 long are wire/'s.
 """
 
@@ -120,10 +120,19 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
 
-async def main(places: list[tuple[str, int]], first: float, headers: str = "late") -> None:
-    loop = asyncio.get_running_loop()
+async def main(places: list[tuple[str, int]], first: float, headers: str = "late", interval: float = 0.0) -> None:
+    loop, engines = asyncio.get_running_loop(), list[Engine]()
     for host, port in places:
-        await loop.create_server(partial(Connection, Engine(first, headers=headers)), host, port, backlog=1024)
+        engines.append(Engine(first, interval, headers))
+        await loop.create_server(partial(Connection, engines[-1]), host, port, backlog=1024)
+
+    def step() -> None:
+        loop.call_later(interval, step)
+        for engine in engines:
+            engine.step()
+
+    if interval:
+        step()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     print("serving", flush=True)
@@ -136,7 +145,8 @@ if __name__ == "__main__":
     parser.add_argument("--hosts", default="127.0.0.1")
     parser.add_argument("--first-ms", type=float, default=0.0, help="the mean; half of it to one and a half times")
     parser.add_argument("--headers", choices=HEADERS, default="late")
+    parser.add_argument("--interval-ms", type=float, default=0.0, help="between two tokens of a stream; 0: all at once")
     options = parser.parse_args()
     places = [(host, int(port)) for host in options.hosts.split(",") for port in options.ports.split(",")]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(places, options.first_ms / 1000, options.headers))
+        runner.run(main(places, options.first_ms / 1000, options.headers, options.interval_ms / 1000))
