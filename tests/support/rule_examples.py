@@ -104,6 +104,22 @@ SPEC_EXAMPLES = (
         {**objectives({"priority": "live"}), "traffic.priorities": [{"name": "live", "header": {"x-tier": "live"}}]},
     ),
     Example(
+        "spec.slo.atRisk",
+        "needs shed or maxOutputTokens",
+        {**objectives({}), "slo.atRisk": {"left": "5%"}},
+        {**objectives({}), "slo.atRisk": {"maxOutputTokens": 64}},
+    ),
+    Example(
+        "spec.slo.atRisk.shed",
+        "each must be a name of spec.traffic.priorities",
+        {**objectives({}), "slo.atRisk": {"shed": ["batch"]}},
+        {
+            **objectives({}),
+            "slo.atRisk": {"shed": ["batch"]},
+            "traffic.priorities": [{"name": "batch", "header": {"x-tier": "batch"}}],
+        },
+    ),
+    Example(
         "spec.engine.limits.promptTokens",
         "must be below spec.model.maxLength",
         {"model.maxLength": 16, "engine.limits.promptTokens": 16},

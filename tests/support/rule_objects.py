@@ -182,7 +182,15 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
             "imagePullSecrets": st.lists(st.fixed_dictionaries({"name": NAMES}), max_size=3),
         },
     ),
-    ("slo",): st.fixed_dictionaries({"objectives": st.lists(OBJECTIVE, max_size=3)}),
+    ("slo",): st.fixed_dictionaries(
+        {"objectives": st.lists(OBJECTIVE, max_size=3)},
+        optional={
+            "atRisk": st.fixed_dictionaries(
+                {},
+                optional={"maxOutputTokens": st.just(64), "shed": st.lists(st.sampled_from(["a", "b"]), max_size=2)},
+            )
+        },
+    ),
     ("placement",): st.fixed_dictionaries({}, optional={"topologySpreadConstraints": st.lists(CONSTRAINT, max_size=3)}),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries(

@@ -51,6 +51,8 @@ def service_from(raw: Mapping[str, object]) -> Service:
         priority_names=tuple(_text(entry, "name") for entry in classes),
         priority_bounds=tuple(_queue_bounds(_map(entry, "queue")) for entry in classes),
         shed=_strings(_map(status, "spending"), "shed"),
+        shed_for_slo=_strings(_map(status, "slo"), "shed"),
+        slo_output_tokens=_count(_map(status, "slo"), "maxOutputTokens", 0),
         objectives=objectives(_map(spec, "slo")),
         limits=tuple(
             RateLimit(

@@ -60,9 +60,9 @@ class Service:
     priorities: tuple[tuple[tuple[str, str], ...], ...] = ()  # most important first; header names lower case
     priority_names: tuple[str, ...] = ()  # of the same classes
     priority_bounds: tuple[QueueBounds, ...] = ()  # of the same classes
-    shed: tuple[
-        str, ...
-    ] = ()  # names of classes whose requests are refused: the operator gave them up for spec.cost.budget
+    shed: tuple[str, ...] = ()  # names of classes that the operator has given up for spec.cost.budget
+    shed_for_slo: tuple[str, ...] = ()  # and for a promise of spec.slo that is about to break
+    slo_output_tokens: int = 0  # new tokens that an answer may have because of that; 0: no cap
     objectives: tuple[Objective, ...] = ()  # spec.slo
     limits: tuple[RateLimit, ...] = ()
     fallback: str = ""  # service of the same namespace that answers when this one cannot

@@ -126,8 +126,8 @@ class Picker:
         service = route(self._state.snapshot, request.method, request.path, request.body, key)
         if isinstance(service, Refusal):
             return replace(service, api_key=name)
-        if service.shed and (class_name := service.class_name(request.headers)) in service.shed:
-            return replace(refusals.budget_spent(service, class_name), api_key=name)
+        if refused := refusals.given_up(service, service.class_name(request.headers)):
+            return replace(refused, api_key=name)
         cost = request_cost(request.body, request.path)
         if service.limits or key is not None:
             tokens = cost.prompt_tokens + cost.most_output_tokens(service)
@@ -215,15 +215,17 @@ class Picker:
 
     def _edited(self, service: Service, pick: Pick, request: Request, now: float) -> Pick:
         """Return the pick with the changes of the body: the engine's priority, and the cap of new tokens while the request's class
-        is saturated."""
+        is saturated, or a promise is about to break."""
         queues = self._queues(service, pick, request, now)
         first = engine_priority(service, queues[0], filter(None, (*pick.choices, pick.mirror)))
         if first is not None:
             pick = replace(pick, edits=prioritized(request.body, request.path, first))
-        if not service.peak_output_tokens or not saturated(*queues):
+        caps = (service.slo_output_tokens, service.peak_output_tokens if saturated(*queues) else 0)
+        if not any(caps):
             return pick
-        cap = capped(request.body, request.path, service.peak_output_tokens)
-        return replace(pick, edits=pick.edits + cap, peak_output_tokens=service.peak_output_tokens) if cap else pick
+        most = min(filter(None, caps))
+        cap = capped(request.body, request.path, most)
+        return replace(pick, edits=pick.edits + cap, peak_output_tokens=most) if cap else pick
 
     def _queues(
         self, service: Service, pick: Pick, request: Request, now: float

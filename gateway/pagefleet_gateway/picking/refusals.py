@@ -15,7 +15,7 @@ from pagefleet_gateway.picking.routing import Refusal
 
 RETRY_AFTER_SECONDS = 5
 OVERLOADED_RETRY_AFTER_SECONDS = 1
-BUDGET_RETRY_AFTER_SECONDS = 3600
+BUDGET_RETRY_AFTER_SECONDS, PROMISE_RETRY_AFTER_SECONDS = 3600, 60
 NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that end by waiting
 RATE_LIMITED = "rate_limit_exceeded"
 NO_IDLE_CAPACITY = "no_idle_capacity"
@@ -36,10 +36,16 @@ def rate_limited(service: Service, limit: Exceeded) -> Refusal:
     return replace(refusal, bucket=limit.bucket)
 
 
-def budget_spent(service: Service, class_name: str) -> Refusal:
-    """The operator gives a class up until the month ends or the budget is raised: `.status.spending.shed`."""
-    message = f"{_name(service)} refuses requests of priority {class_name}: its budget for the month (spec.cost.budget) is nearly spent"
-    return _too_many(service, "budget_spent", message, BUDGET_RETRY_AFTER_SECONDS)
+def given_up(service: Service, class_name: str) -> Refusal | None:
+    """Refuse a class that the operator gives up: for the budget (`.status.spending.shed`) or for a promise (`.status.slo.shed`)."""
+    about = f"{_name(service)} refuses requests of priority {class_name}"
+    if class_name in service.shed:
+        message = f"{about}: its budget for the month (spec.cost.budget) is nearly spent"
+        return _too_many(service, "budget_spent", message, BUDGET_RETRY_AFTER_SECONDS)
+    if class_name in service.shed_for_slo:
+        message = f"{about}: a promise to other requests (spec.slo) is about to break"
+        return _too_many(service, "promise_at_risk", message, PROMISE_RETRY_AFTER_SECONDS)
+    return None
 
 
 def overloaded(service: Service) -> Refusal:

@@ -296,11 +296,28 @@ def test_classes_that_the_budget_gives_up_are_refused_and_no_others() -> None:
     nobody.pick(x_tier="batch")
 
 
+def test_a_promise_at_risk_refuses_its_classes_and_caps_every_answer() -> None:
+    classes = {"priorities": ((("x-tier", "live"),), (("x-tier", "batch"),)), "priority_names": ("live", "batch")}
+    world = World(pod("1", "a"), weights=(("a", 100),), shed_for_slo=("batch",), slo_output_tokens=64, **classes)
+    refused = world.ask(x_tier="batch")
+    assert isinstance(refused, Refusal)
+    assert (refused.status, refused.code, refused.retry_after) == (429, "promise_at_risk", 60)
+    long = {"model": "smol", "prompt": "a", "max_tokens": 500}
+    assert world.pick(body=long, x_tier="live").peak_output_tokens == 64
+    assert world.pick(body=long | {"max_tokens": 20}).peak_output_tokens == 0, "it asks for fewer"
+    world = World(pod("1", "a"), weights=(("a", 100),), slo_output_tokens=64, peak_output_tokens=16, **classes)
+    assert world.pick(body=long).peak_output_tokens == 64, "nobody waits, so that the peak's cap does not hold"
+
+
 def test_the_classes_are_read_from_the_status() -> None:
     document = {
         "metadata": {"namespace": "team", "name": "chat"},
         "spec": {"traffic": {"priorities": [{"name": "batch", "header": {"X-Tier": "batch"}}]}},
-        "status": {"spending": {"shed": ["batch", 7], "spent": 91.0}},
+        "status": {
+            "spending": {"shed": ["batch", 7], "spent": 91.0},
+            "slo": {"shed": ["batch"], "maxOutputTokens": 256},
+        },
     }
-    assert service_from(document).shed == ("batch",)
+    read = service_from(document)
+    assert (read.shed, read.shed_for_slo, read.slo_output_tokens) == (("batch",), ("batch",), 256)
     assert service_from({**document, "status": {"spending": {"shed": "batch"}}}).shed == ()

@@ -11,6 +11,7 @@ import pytest
 from support.virtual.cluster import Cluster
 
 from pagefleet_contract.slo import objectives
+from pagefleet_operator.domain.slo import report
 from pagefleet_operator.domain.slo.attainment import MAX_KEYS, Attainment
 from pagefleet_operator.domain.slo.budget import record
 from pagefleet_operator.domain.slo.days import DAY_SECONDS
@@ -19,6 +20,7 @@ from pagefleet_operator.domain.spec.schema.slo import SLO
 from pagefleet_operator.domain.status.gateway_slices import slices
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import DayRecord, ObjectiveRecord, SLORecord
+from pagefleet_operator.domain.status.turn import Journal
 
 CHAT = {"name": "chat", "signal": "ttft", "seconds": 2, "quantile": 0.95}
 UP = {"name": "up", "signal": "errors", "maxRate": "1%"}
@@ -223,3 +225,66 @@ def test_a_promise_about_something_else_bounds_nothing(objective: dict[str, Any]
     given = spec(slo={"objectives": [objective]}, traffic=traffic)
     assert [entry.max_seconds for entry in given.rollout.guard.latency] == [None]
     assert given.scaling.target.ttft is None
+
+
+GIVING_UP = {"objectives": [CHAT | {"priority": "live"}, UP], "atRisk": {"shed": ["batch"], "maxOutputTokens": 256}}
+CLASSES = {"priorities": [{"name": name, "header": {"x-tier": name}} for name in ("live", "batch")]}
+
+
+def promised(**more: Any) -> SLO:
+    found = parse({"model": {"source": "file:///m"}, "slo": GIVING_UP | more, "traffic": CLASSES})
+    assert isinstance(found, Spec), found.message
+    return found.slo
+
+
+@pytest.mark.parametrize(
+    ("earlier", "missed", "at_risk"),
+    [
+        ((100_000, 4600), 120, True),  # 8 % of the budget is left, and the last hour misses twice as often as it may
+        ((100_000, 4600), 40, False),  # little is left, and the last hour keeps the promise
+        ((100_000, 1000), 120, False),  # much is left, for days
+        ((100_000, 5100), 120, True),  # used up: what is still missed counts
+        ((1000, 0), 90, True),  # 6 are left at this pace, for minutes
+        ((150, 0), 9, False),  # a few misses are chance
+    ],
+)
+def test_a_promise_is_at_risk_when_it_is_missed_and_little_is_left(
+    earlier: tuple[int, int], missed: int, at_risk: bool
+) -> None:
+    slo, key = promised(), "chat/ttft<=2/live"
+    attainment = Attainment()
+    attainment.add(
+        [counted(NOON - 10 * DAY_SECONDS, *earlier, key), counted(NOON - 3500, 1200 if missed > 9 else 30, missed, key)]
+    )
+    made = kept(attainment, None, NOON, slo)
+    assert made.at_risk == (("chat",) if at_risk else ())
+    assert (made.shed, made.max_output_tokens) == ((("batch",), 256) if at_risk else ((), 0))
+    assert kept(attainment, None, NOON, replace(slo, at_risk=None)).at_risk == ()
+
+
+def test_a_class_that_is_given_up_asks_for_nothing_itself() -> None:
+    slo = promised(objectives=[CHAT | {"priority": "batch"}])
+    attainment = Attainment()
+    attainment.add([counted(NOON - 3500, 1200, 900, "chat/ttft<=2/batch")])
+    assert kept(attainment, None, NOON, slo).at_risk == ()
+
+
+def test_a_promise_at_risk_is_said_and_an_event_at_its_beginning_and_end() -> None:
+    one = ObjectiveRecord("chat", KEY, "95% of ttft within 2 s", 101_200, 4720, 0.067, 2.0)
+    risked = SLORecord(NOON, NOON, 30 * DAY_SECONDS, "6.7%", (one,), ("chat",), ("batch",), 256)
+    safe = replace(risked, at_risk=(), shed=(), max_output_tokens=0)
+    ((kind, status, reason, message),) = report.conditions(risked)
+    assert (kind, status, reason) == ("SLOMet", "True", "AtRisk")
+    assert message.endswith(
+        "for chat the gateways refuse requests of priority batch and give answers at most 256 new tokens"
+    )
+    assert report.conditions(safe)[0][2] == "WithinBudget"
+
+    def announced(now: SLORecord, before: SLORecord | None) -> list[str]:
+        journal = Journal(NOON)
+        report.announce(now, before, journal)
+        return [event.reason for event in journal.events]
+
+    assert announced(risked, safe) == announced(risked, None) == ["SLOAtRisk"]
+    assert announced(risked, risked) == announced(safe, safe) == []
+    assert announced(safe, risked) == ["SLONoLongerAtRisk"]

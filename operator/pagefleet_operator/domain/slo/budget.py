@@ -17,6 +17,8 @@ from pagefleet_operator.domain.status.sample import Counts, ObjectiveCounts, SLO
 from pagefleet_operator.domain.status.status import DayRecord, ObjectiveRecord, SLORecord
 
 RECORD_SECONDS = 60.0  # the record is written at most this often
+MIN_MISSED = 10
+SOON_SECONDS = 3600.0
 NO_COUNTS = ObjectiveCounts()
 
 
@@ -32,10 +34,30 @@ def record(slo: SLO, reading: SLOReading | None, before: SLORecord | None, now: 
         _objective(one, counts.get(one.key, NO_COUNTS), slo.window, seconds, now) for one in slo.objectives
     )
     until = reading.until if reading is not None else before.until if before is not None else 0.0
-    made = SLORecord(until, now, slo.window, _worst(objectives), objectives)
+    made = _protected(SLORecord(until, now, slo.window, _worst(objectives), objectives), slo, now)
     return (
         before if before is not None and replace(made, until=before.until, written=before.written) == before else made
     )
+
+
+def _protected(made: SLORecord, slo: SLO, now: float) -> SLORecord:
+    """The record with the objectives that are about to break, and what is given up for them.
+
+    An objective of a class that is given up asks for nothing: its own requests would be refused for it.
+    """
+    rule = slo.at_risk
+    if rule is None:
+        return made
+    given_up = {one.key for one in slo.objectives if one.priority in rule.shed}
+    names = tuple(one.name for one in made.objectives if one.key not in given_up and _is_at_risk(one, rule.left, now))
+    return replace(made, at_risk=names, shed=rule.shed, max_output_tokens=rule.max_output_tokens) if names else made
+
+
+def _is_at_risk(one: ObjectiveRecord, share: float, now: float) -> bool:
+    """Whether more requests miss it than may, and its budget is nearly used up. A few misses are chance."""
+    if one.left is None or one.burn is None or one.burn <= 1 or one.missed < MIN_MISSED:
+        return False
+    return one.left < share or (one.runs_out is not None and one.runs_out < now + SOON_SECONDS)
 
 
 def _is_of(record: SLORecord, slo: SLO) -> bool:

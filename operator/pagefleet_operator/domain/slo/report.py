@@ -18,8 +18,19 @@ def conditions(slo: SLORecord | None) -> list[NewCondition]:
         return [(CONDITION, UNKNOWN, "NoRequests", "no request has counted in an objective yet")]
     exhausted = [one for one in slo.objectives if _is_exhausted(one)]
     shown = exhausted or slo.objectives
-    message = "; ".join(sentence(one, slo) for one in shown)
-    return [(CONDITION, FALSE, "BudgetExhausted", message) if exhausted else (CONDITION, TRUE, "WithinBudget", message)]
+    message = "; ".join([*(sentence(one, slo) for one in shown), *_given_up(slo)])
+    if exhausted:
+        return [(CONDITION, FALSE, "BudgetExhausted", message)]
+    return [(CONDITION, TRUE, "AtRisk" if slo.at_risk else "WithinBudget", message)]
+
+
+def _given_up(slo: SLORecord) -> list[str]:
+    """What the gateways do for the objectives that are about to break."""
+    if not slo.at_risk:
+        return []
+    what = [f"refuse requests of priority {', '.join(slo.shed)}"] if slo.shed else []
+    what += [f"give answers at most {slo.max_output_tokens} new tokens"] if slo.max_output_tokens else []
+    return [f"for {', '.join(slo.at_risk)} the gateways {' and '.join(what)}"]
 
 
 def announce(slo: SLORecord | None, before: SLORecord | None, journal: Journal) -> None:
@@ -32,6 +43,12 @@ def announce(slo: SLORecord | None, before: SLORecord | None, journal: Journal) 
             journal.note("SLOBudgetExhausted", sentence(one, slo), warning=True)
         elif one.key in gone_before and not _is_exhausted(one):
             journal.note("SLOBudgetRestored", sentence(one, slo))
+    risked_before = before.at_risk if before is not None else ()
+    if slo.at_risk and not risked_before:
+        risked = [sentence(one, slo) for one in slo.objectives if one.name in slo.at_risk]
+        journal.note("SLOAtRisk", "; ".join([*risked, *_given_up(slo)]), warning=True)
+    elif risked_before and not slo.at_risk:
+        journal.note("SLONoLongerAtRisk", f"{', '.join(risked_before)}: nothing is given up any more")
 
 
 def sentence(objective: ObjectiveRecord, slo: SLORecord) -> str:

@@ -293,7 +293,8 @@ class ObjectiveRecord:
 class SLORecord:
     """The error budgets of the service over `window` seconds, as of `written`. `until` is the start of the newest slice in them.
 
-    `left` is the smallest share that is left, for the column of `kubectl get`.
+    `left` is the smallest share that is left, for the column of `kubectl get`. `at_risk` are the objectives that are about to break;
+    for them the gateways refuse the classes `shed` and give no answer more than `max_output_tokens` new tokens (0: no cap).
     """
 
     until: float
@@ -301,6 +302,9 @@ class SLORecord:
     window: float = 0.0
     left: str = ""
     objectives: tuple[ObjectiveRecord, ...] = ()
+    at_risk: tuple[str, ...] = ()
+    shed: tuple[str, ...] = ()
+    max_output_tokens: int = 0
 
 
 class Spending(StrEnum):

@@ -36,4 +36,17 @@ SLO_RULES = (
         " && self.traffic.priorities.exists(p, p.name == o.priority)))",
         "priority must be a name of spec.traffic.priorities",
     ),
+    Rule(
+        ("slo",),
+        "spec.slo.atRisk",
+        "!has(self.atRisk) || has(self.atRisk.maxOutputTokens) || (has(self.atRisk.shed) && size(self.atRisk.shed) > 0)",
+        "needs shed or maxOutputTokens",
+    ),
+    Rule(
+        (),
+        "spec.slo.atRisk.shed",
+        "!(has(self.slo) && has(self.slo.atRisk) && has(self.slo.atRisk.shed)) || self.slo.atRisk.shed.all(n,"
+        " has(self.traffic) && has(self.traffic.priorities) && self.traffic.priorities.exists(p, p.name == n))",
+        "each must be a name of spec.traffic.priorities",
+    ),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_contract.names import OBJECT_NAME
-from pagefleet_contract.quantity import seconds
+from pagefleet_contract.quantity import fraction, seconds
 from pagefleet_contract.slo import (
     DEFAULT_QUANTILE,
     DEFAULT_WINDOW,
@@ -18,10 +18,24 @@ from pagefleet_contract.slo import (
     Objective,
     objectives,
 )
-from pagefleet_operator.domain.spec.schema.fields import choice, keyed, number, part, record, text
+from pagefleet_operator.domain.spec.schema.fields import array, choice, integer, keyed, number, part, record, text
 from pagefleet_operator.domain.spec.schema.patterns import DAYS, LABEL_VALUE, WEB_ADDRESS
 
 LONGEST = 1024  # characters of an address
+
+AT_RISK = record(
+    "What is given up while a promise is about to break: more requests miss it than may, and little of its error budget is left or the "
+    "rest is gone within an hour. The condition SLOMet says so.",
+    {
+        "left": part("The part of an error budget below which its promise is about to break; 10% when omitted."),
+        "shed": array(
+            "Names of traffic.priorities, such as batch, whose requests the gateways refuse meanwhile.",
+            text("The name of a class of requests.", pattern=OBJECT_NAME, longest=63),
+            16,
+        ),
+        "maxOutputTokens": integer("The most new tokens that any answer may have meanwhile.", 1, 1_000_000),
+    },
+)
 
 SLO_SCHEMA = record(
     "What the service promises its clients. The gateways count every request that misses; the condition SLOMet, alerts and "
@@ -30,6 +44,7 @@ SLO_SCHEMA = record(
         "window": text(
             "The rolling window of the error budgets, from 1d to 90d.", pattern=DAYS, longest=3, default=DEFAULT_WINDOW
         ),
+        "atRisk": AT_RISK,
         "objectives": keyed(
             "The promises that the service makes.",
             "name",
@@ -76,11 +91,21 @@ OWNER_SCHEMA = record(
 
 
 @dataclass(frozen=True)
+class AtRisk:
+    """What is given up while less than `left` of an error budget is there; `max_output_tokens` 0: no cap."""
+
+    left: float
+    shed: tuple[str, ...] = ()
+    max_output_tokens: int = 0
+
+
+@dataclass(frozen=True)
 class SLO:
     """`window` in seconds."""
 
     window: float = 0.0
     objectives: tuple[Objective, ...] = ()
+    at_risk: AtRisk | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +126,13 @@ class Owner:
 
 def slo(raw: Mapping[str, Any]) -> SLO:
     """From `spec.slo` with its defaults filled in; {} where it is not given."""
-    return SLO(seconds(raw["window"]), objectives(raw)) if raw else SLO()
+    return SLO(seconds(raw["window"]), objectives(raw), _at_risk(raw.get("atRisk"))) if raw else SLO()
+
+
+def _at_risk(raw: Mapping[str, Any] | None) -> AtRisk | None:
+    if raw is None:
+        return None
+    return AtRisk(fraction(raw.get("left", "10%")), tuple(raw.get("shed") or ()), raw.get("maxOutputTokens", 0))
 
 
 def owner(spec: object) -> Owner:
