@@ -164,3 +164,19 @@ def test_the_checks_are_of_our_kind() -> None:
     (check,) = yaml.safe_load((GITOPS / "flux.yaml").read_text())["spec"]["healthCheckExprs"]
     assert key == "resource.customizations.health.pagefleet.io_InferenceService"
     assert (check["apiVersion"], check["kind"]) == ("pagefleet.io/v1alpha1", "InferenceService")
+
+
+def test_every_cluster_is_in_one_wave() -> None:
+    """The labels that the steps select are those that the template gives to the Applications."""
+    spec = yaml.safe_load((GITOPS / "argo-cd-waves.yaml").read_text())["spec"]
+    (clusters,) = (generator["list"]["elements"] for generator in spec["generators"])
+    assert spec["template"]["metadata"]["labels"] == {"wave": "{{.wave}}"}
+    waves = [
+        value
+        for step in spec["strategy"]["rollingSync"]["steps"]
+        for one in step["matchExpressions"]
+        if (one["key"], one["operator"]) == ("wave", "In")
+        for value in one["values"]
+    ]
+    assert len(waves) == len(set(waves)) == len(spec["strategy"]["rollingSync"]["steps"])
+    assert {one["wave"] for one in clusters} == set(waves)

@@ -29,7 +29,9 @@ from pagefleet_gateway.sharing.news import News, Newsroom
 log = logging.getLogger(__name__)
 
 PATH = "/loads"
-PERIOD_SECONDS = 0.01  # between two messages: with twice as long a crowd through eight gateways waits a tenth longer at p95
+PERIOD_SECONDS = (
+    0.01  # between two messages: with twice as long a crowd through eight gateways waits a tenth longer at p95
+)
 LONELY_SECONDS = 0.25  # between two looks for other gateways while nobody listens
 RETRY_SECONDS = 1.0  # between two attempts to connect
 ALIVE_SECONDS = 1.0  # without news there is a sign of life so often
