@@ -37,8 +37,8 @@ def check(flags: argparse.Namespace, device: str) -> None:
         return
     if flags.kernels == "native":
         raise ValueError("--kernels=native needs --device=cpu")
-    if flags.lora_adapter and flags.tensor_parallel_size > 1:
-        raise ValueError("--lora-adapter needs --tensor-parallel-size=1")
+    if flags.lora_adapter and flags.nnodes > 1:
+        raise ValueError("--lora-adapter needs --nnodes=1")
     if flags.kv_offload_memory and flags.no_prefix_caching:
         raise ValueError("--kv-offload-memory keeps cached prefixes: it does not go with --no-prefix-caching")
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from support import namespaces
-from support.engine.device_engine import PARALLEL, device_engine, finish, prompts, saved
+from support.engine.device_engine import PARALLEL, adapter, device_engine, finish, prompts, saved
 from support.engine.reference import ask
 
 from pagefleet_engine.core.requests import SamplingParams
@@ -95,6 +95,27 @@ def test_two_ranks_agree_on_draws_sleep_and_what_the_host_chooses(tmp_path: Path
     assert ended.returncode == 0, ended.stderr
     together = json.loads(ended.stdout.splitlines()[-1])
     assert {(name, 0): tokens for name, tokens in together.items()} == alone
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_two_ranks_share_adapters(family: str, tmp_path: Path) -> None:
+    """Of every product of a layer. A newer version is loaded while requests still use the one before it."""
+    uri, _ = saved(tmp_path / "model", family)
+    first, second = adapter(tmp_path / "first"), adapter(tmp_path / "second", seed=5)
+    asked = prompts(5)
+    names = ["one" if index % 2 else None for index in range(5)]
+    requests = [
+        ask(str(i), prompt, 10, adapter=name) for i, (prompt, name) in enumerate(zip(asked, names, strict=True))
+    ]
+    alone = finish(device_engine(uri, adapters=(("one", first),)), requests)
+    newer = finish(device_engine(uri, adapters=(("one", second),)), [ask("later", asked[1], 10, adapter="one")])
+    plain = finish(device_engine(uri), [ask("1", asked[1], 10)])
+    assert len({tuple(tokens) for tokens in (plain["1", 0], alone["1", 0], newer["later", 0])}) == 3
+    given = [{"tokens": prompt, "adapter": name} for prompt, name in zip(asked, names, strict=True)]
+    ended = two_ranks(uri, given, adapters=[["one", first]], later=["one", second, asked[1]], sleep_levels=[1, 2])
+    assert ended.returncode == 0, ended.stderr
+    together = json.loads(ended.stdout.splitlines()[-1])
+    assert {(name, 0): tokens for name, tokens in together.items()} == alone | newer
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft"])

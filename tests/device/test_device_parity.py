@@ -3,13 +3,11 @@ kernels' references, over mixed prefill and decode, prefix hits, preemption, and
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from support.engine.device_engine import FAMILIES, INTERPRETED, device_engine, finish, prompts, saved
+from support.engine.device_engine import FAMILIES, INTERPRETED, adapter, device_engine, finish, prompts, saved
 from support.engine.reference import ask, assert_greedy, engine, serve
 
 
@@ -141,20 +139,11 @@ def test_pages_come_back_from_the_host_as_they_were(kernels: str, tmp_path: Path
 
 def test_an_adapter_changes_its_own_requests_only(tmp_path: Path) -> None:
     uri, _ = saved(tmp_path / "model")
-    path = tmp_path / "adapter"
-    path.mkdir()
-    prefix = "base_model.model.model.layers.1.self_attn.v_proj.lora_"
-    torch.manual_seed(2)
-    save_file(
-        {f"{prefix}A.weight": torch.randn(4, 64), f"{prefix}B.weight": torch.randn(32, 4)},
-        path / "adapter_model.safetensors",
-    )
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["v_proj"], "bias": "none"}
-    (path / "adapter_config.json").write_text(json.dumps(settings))
+    path = adapter(tmp_path / "adapter", ("v_proj",))
     asked = prompts(4)
     plain = finish(device_engine(uri), [ask(str(index), prompt, 8) for index, prompt in enumerate(asked)])
     requests = [ask(str(i), prompt, 8, adapter="one" if i % 2 else None) for i, prompt in enumerate(asked)]
-    expected = serve(engine(uri, kernels="reference", adapters=(("one", str(path)),)), requests)
-    answers = finish(device_engine(uri, adapters=(("one", str(path)),)), requests)
+    expected = serve(engine(uri, kernels="reference", adapters=(("one", path),)), requests)
+    answers = finish(device_engine(uri, adapters=(("one", path),)), requests)
     assert answers == {key: one.tokens for key, one in expected.items()}
     assert [answers[str(i), 0] == plain[str(i), 0] for i in range(4)] == [True, False, True, False]

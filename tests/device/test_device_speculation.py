@@ -3,15 +3,13 @@ through graphs, adapters, preemption, pages on the host and two ranks. And that 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from support.engine.device_engine import device_engine, finish, prompts, saved
+from support.engine.device_engine import adapter, device_engine, finish, prompts, saved
 from support.engine.drafts import FEW_TOKENS, SEEDED, Always, Turns, assert_distributed, mixed
 from support.engine.reference import ask, assert_greedy
 
@@ -46,19 +44,6 @@ def models(folder: Path, method: str = "draft") -> tuple[str, str, Any]:
     reference.save_pretrained(folder / "draft")
     layer.weight.data = before
     return uri, f"file://{folder / 'draft'}", reference
-
-
-def adapter(folder: Path) -> str:
-    folder.mkdir()
-    prefix = "base_model.model.model.layers.1.self_attn.v_proj.lora_"
-    torch.manual_seed(2)
-    save_file(
-        {f"{prefix}A.weight": torch.randn(4, 64), f"{prefix}B.weight": torch.randn(32, 4)},
-        folder / "adapter_model.safetensors",
-    )
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["v_proj"], "bias": "none"}
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
-    return str(folder)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -139,15 +139,6 @@ ENGINE_EXAMPLES = (
         {"model.quantization": "int8", **GPU},
         {"model.quantization": "int8"},
     ),
-    *(
-        Example(
-            "spec.model.adapters",
-            "with several GPUs",
-            {"model.adapters": ADAPTERS, **GPU, "resources.accelerator.count": 2},
-            {"model.adapters": adapters, **GPU, "resources.accelerator.count": count},
-        )
-        for adapters, count in ((ADAPTERS, 1), ([], 2))
-    ),
     Example(
         "spec.resources.accelerator.count",
         "at most 8 GPUs",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from support.engine import reference
 from transformers import (
     AutoModelForCausalLM,
@@ -91,6 +93,29 @@ def saved(folder: Path, family: str = "llama", seed: int = 0, **changes: Any) ->
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config(**{**SIZES, **own, **changes})).eval()
     return reference.saved(model, folder), model
+
+
+MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def adapter(folder: Path, modules: Sequence[str] = MODULES, seed: int = 2) -> str:
+    """Save a random LoRA adapter of the second layer of a model of these SIZES. Return its folder."""
+    folder.mkdir(parents=True)
+    hidden, inner, heads = SIZES["hidden_size"], SIZES["intermediate_size"], SIZES["head_dim"]
+    q, kv = SIZES["num_attention_heads"] * heads, SIZES["num_key_value_heads"] * heads
+    rows = {"q_proj": q, "k_proj": kv, "v_proj": kv, "gate_proj": inner, "up_proj": inner}
+    columns = {"o_proj": q, "down_proj": inner}
+    torch.manual_seed(seed)
+    tensors = {}
+    for module in modules:
+        part = "mlp" if module in ("gate_proj", "up_proj", "down_proj") else "self_attn"
+        prefix = f"base_model.model.model.layers.1.{part}.{module}.lora_"
+        tensors[f"{prefix}A.weight"] = torch.randn(4, columns.get(module, hidden))
+        tensors[f"{prefix}B.weight"] = torch.randn(rows.get(module, hidden), 4) * len(modules) ** -2
+    save_file(tensors, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": list(modules), "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return str(folder)
 
 
 def device_engine(model: str, device: str = "cpu", **changes: Any) -> DeviceEngine:

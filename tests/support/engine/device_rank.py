@@ -2,6 +2,7 @@
 
 `python tests/support/engine/device_rank.py MODEL REQUESTS OPTIONS`; with OPTIONS {"kill": true} its worker is killed in the middle, with
 a process's id that process, with "self" itself. With "stranger" a client that is no rank connects first. With "draft" (a method and a model) each step that may have draft tokens has four.
+With "later" (an adapter's name, its folder, and tokens) that adapter is loaded in the middle, and a request "later" asks for it.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def draft_always(engine: DeviceEngine) -> None:
 def main() -> None:
     model, prompts, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
     kill, stranger = options.pop("kill", False), options.pop("stranger", False)
+    later: list[Any] = options.pop("later", [])
     sleep_levels: list[int] = options.pop("sleep_levels", [])
     torch.set_num_threads(1)
     if draft := options.pop("draft", None):
@@ -75,13 +77,18 @@ def main() -> None:
     answers: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompts):
         given = {"max_tokens": 10, "ignore_eos": True, **(prompt if isinstance(prompt, dict) else {})}
-        tokens = tuple(given.pop("tokens", prompt))
-        engine.add(EngineRequest(str(index), tokens, SamplingParams(**given), 0.0))
+        tokens, adapter = tuple(given.pop("tokens", prompt)), given.pop("adapter", None)
+        engine.add(EngineRequest(str(index), tokens, SamplingParams(**given), 0.0, adapter=adapter))
     steps = 0
     while engine.has_work():
         for output in engine.step(0.0):
             answers.setdefault(output.request_id, []).extend(output.token_ids)
         steps += 1
+        if later and steps == 3:
+            name, folder, tokens = later
+            engine.load_adapter(name, folder)
+            sampling = SamplingParams(max_tokens=10, ignore_eos=True)
+            engine.add(EngineRequest("later", tuple(tokens), sampling, 0.0, adapter=name))
         if kill and steps == 3:
             os.kill({True: worker, "self": os.getpid}.get(kill, lambda: int(kill))(), signal.SIGKILL)
     engine.close()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from pagefleet_engine.runner.common.adapters import Adapters
 
 
 def test_unloading_frees_every_version_that_no_request_uses() -> None:
     read: list[str] = []
-    adapters = Adapters(2, lambda path: read.append(path) or object(), torch.device("cpu"))  # type: ignore[arg-type, func-returns-value]
+    adapters = Adapters(2, lambda path: read.append(path) or object())  # type: ignore[arg-type, func-returns-value]
     adapters.load("a", "first", ())
     adapters.load("a", "second", ("a#1",))  # a request still uses the first
     held: dict[str, Any] = adapters._loaded

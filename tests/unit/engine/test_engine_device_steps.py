@@ -79,8 +79,8 @@ def test_a_step_arrives_as_it_was_sent() -> None:
     one.pages = [1]
     one.draft = (7, 8)
     step = seats.describe([Work(one, 4, 7, 2)], [(1, 2)], [(0, 3, 4), (1, 5, 6)], chosen_by_host=True)
-    assert (step.tokens.tolist(), step.drafts.tolist()) == ([4, 5, 6, 7, 8, 7, 8], [2])
-    step = replace(step, by_draft_model=True)
+    assert (step.tokens.tolist(), step.drafts.tolist(), step.adapters.tolist()) == ([4, 5, 6, 7, 8, 7, 8], [2], [-1])
+    step = replace(step, by_draft_model=True, adapters=np.array([7], np.int32))
     received = decode(encode(step))
     for field in fields(DeviceStep):
         here, there = getattr(step, field.name), getattr(received, field.name)
@@ -243,7 +243,7 @@ def test_a_chunk_that_is_asked_for_is_of_every_prompt() -> None:
         (["--device=cuda", "--tensor-parallel-size=4", "--nnodes=2", "--node-rank=1"], "needs --master-addr"),
         (["--device=cuda", "--master-port=0"], "--master-port must be a port"),
         (["--device=cuda", "--kv-offload-memory=12Q"], "must be bytes"),
-        (["--device=cuda", "--tensor-parallel-size=2", "--lora-adapter=a=/b"], "needs --tensor-parallel-size=1"),
+        (["--device=cuda", "--tensor-parallel-size=2", "--nnodes=2", "--lora-adapter=a=/b"], "needs --nnodes=1"),
     ],
 )
 def test_flags_that_do_not_go_together_are_named(flags: list[str], message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -11,15 +12,17 @@ from pagefleet_engine.core.requests import EngineRequest
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.adapters import Adapter, Applied
 
+Name = TypeVar("Name", str, int)
+
 
 class Adapters:
     """Holds at most `limit` adapters. A name means its newest version; a request keeps the version that it began with.
 
-    `read` reads an adapter from a folder and raises ValueError; its tensors lie on `device`.
+    `read` reads an adapter from a folder and raises ValueError. Versions have numbers, which are never used again.
     """
 
-    def __init__(self, limit: int, read: Callable[[str], Adapter], device: torch.device) -> None:
-        self._limit, self._read, self._device, self._count = limit, read, device, 0
+    def __init__(self, limit: int, read: Callable[[str], Adapter]) -> None:
+        self._limit, self._read, self._count = limit, read, 0
         self._versions: dict[str, str] = {}
         self._loaded: dict[str, Adapter] = {}
 
@@ -57,14 +60,30 @@ class Adapters:
         needed = {*self._versions.values(), *used}
         self._loaded = {one: loaded for one, loaded in self._loaded.items() if one in needed}
 
+    def numbered(self) -> dict[int, Adapter]:
+        """Return the adapters that are held, by the numbers of their versions."""
+        return {number_of(version): adapter for version, adapter in self._loaded.items()}
+
     def applied(self, work_items: Sequence[Work]) -> Applied | None:
-        """Return the changes that the work items' adapters make to a step; None when none of them has an adapter."""
-        rows: dict[str, list[int]] = {}
-        begin = 0
-        for work in work_items:
-            if (version := work.sequence.request.adapter) is not None:
-                rows.setdefault(version, []).extend(range(begin, begin + work.count))
-            begin += work.count
+        """Return the changes that the work items' adapters make to a step on the CPU; None when none of them has an adapter."""
+        versions = [work.sequence.request.adapter for work in work_items]
+        rows = changed_rows(versions, [work.count for work in work_items])
         if not rows:
             return None
-        return Applied([(self._loaded[one], torch.tensor(own, device=self._device)) for one, own in rows.items()])
+        return Applied([(self._loaded[version], torch.tensor(own)) for version, own in rows.items()])
+
+
+def number_of(version: str | None) -> int:
+    """Return the number of a version, -1 for no adapter."""
+    return -1 if version is None else int(version.rpartition("#")[2])
+
+
+def changed_rows(adapters: Sequence[Name | None], counts: Sequence[int]) -> dict[Name, list[int]]:
+    """Return the rows that each adapter changes. `adapters` and `counts` are those of one sequence after the other."""
+    rows: dict[Name, list[int]] = {}
+    begin = 0
+    for adapter, count in zip(adapters, counts, strict=True):
+        if adapter is not None:
+            rows.setdefault(adapter, []).extend(range(begin, begin + count))
+        begin += count
+    return rows

@@ -51,7 +51,7 @@ class Engine:
         # Torch computes little here: a second pool of threads would only be in the way of the operations' own.
         torch.set_num_threads(1 if self._operations.name == "native" else machine.threads())
         self._loaded: Loaded | None = None
-        self._adapters = Adapters(config.max_adapters, self._read_adapter, torch.device("cpu"))
+        self._adapters = Adapters(config.max_adapters, self._read_adapter)
         self._steps = 0
         self._computed = (0, 0)
         self._work_items: list[Work] = []  # of the last step

@@ -15,7 +15,7 @@ from pagefleet_engine.core.overlap import OverlapScheduler
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, TokenOutput
 from pagefleet_engine.core.work import Results, Work
 from pagefleet_engine.model.checkpoint.errors import ModelError
-from pagefleet_engine.runner.common.adapters import Adapters
+from pagefleet_engine.runner.common.adapters import Adapters, number_of
 from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import report, start_over
@@ -40,7 +40,7 @@ class DeviceEngine:
         self._config, self._steps, self._computed = config, 0, (0, 0)
         self._workers = process_group(config, device)
         self._rank = Rank(config, self._workers.device(0), self._workers.join())
-        self._adapters = Adapters(config.max_adapters, self._rank.adapter, self._rank.device)
+        self._adapters = Adapters(config.max_adapters, self._rank.adapter)
         self._asleep = True
         self._work_items: list[Work] = []  # of the last step and the one that it settled
         self._flight: InFlightStep | None = None
@@ -135,10 +135,13 @@ class DeviceEngine:
     def load_adapter(self, name: str, path: str) -> None:
         """Raises ValueError when it cannot be used; an adapter of the same name is replaced for requests to come."""
         self._adapters.load(name, path, self._in_use())
+        self._workers.load_adapter(number_of(self._adapters.version(name)), path)
+        self._keep_adapters()
 
     def unload_adapter(self, name: str) -> None:
         """Raises ValueError when it is not loaded, or in use."""
         self._adapters.unload(name, self._in_use())
+        self._keep_adapters()
 
     def pin(self, asked: Pin) -> None:
         """Keep a prompt's pages until a time. Raises ValueError when they have no room or the adapter is not loaded."""
@@ -220,15 +223,14 @@ class DeviceEngine:
         return Seats(self._config.max_num_seqs, lambda answer: seed(self._sampler, answer, answer.index))
 
     def _launch(self, work_items: list[Work]) -> InFlightStep:
-        changes = self._adapters.applied(work_items)
         step = self._described(work_items)
         self._workers.send(step)
-        return self._rank.executor.launch(step, changes)
+        return self._rank.executor.launch(step, self._rank.changes(step))
 
     def _draft(self, work_items: list[Work], draws: bool) -> InFlightStep:
         """Launch a step of the draft model; `draws`: with the token after each work item."""
         owners = np.arange(len(work_items) if draws else 0, dtype=np.int32)
-        step = replace(self._described(work_items), owners=owners, drafts=none(), by_draft_model=True)
+        step = replace(self._described(work_items), owners=owners, drafts=none(), adapters=none(), by_draft_model=True)
         self._workers.send(step)
         return self._rank.executor_of(step).launch(step)
 
@@ -271,10 +273,9 @@ class DeviceEngine:
 
     def _together(self, work_items: list[Work]) -> list[TokenOutput]:
         """Run a step whose tokens the host chooses: wait for its results, and for those of the step before it."""
-        changes = self._adapters.applied(work_items)
         step = self._described(work_items, chosen_by_host=True)
         self._workers.send(step)
-        landed = self._rank.executor.compute(step, changes)
+        landed = self._rank.executor.compute(step, self._rank.changes(step))
         outputs = self._settle()
         self._take_prompts(work_items, landed)
         ending = [work for work in work_items if work.samples]
@@ -291,6 +292,11 @@ class DeviceEngine:
         if landed.prompt_logits or any(work.sequence.request.embed for work in work_items):
             self._prompt_logits = list(landed.prompt_logits)
             self._prompts.take(work_items, landed.hidden.float().cpu())
+
+    def _keep_adapters(self) -> None:
+        """Let every rank have the adapters that this one holds, and no others."""
+        self._rank.adapters = self._adapters.numbered()
+        self._workers.keep_adapters(self._rank.adapters)
 
     def _in_use(self) -> set[str]:
         open_ones = (*self._scheduler.running, *self._scheduler.waiting)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import distributed
 
+from pagefleet_engine.model.adapters import Part
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
 
@@ -46,6 +47,12 @@ class Shard:
         """This rank's equal part along `dim`: a view, of which nothing else is read from the file."""
         part = tensor.shape[dim] // self.size
         return tensor.narrow(dim, self.rank * part, part)
+
+    def part(self, product: str, whole: Part) -> Part:
+        """This rank's part of an adapter's change of a merged product: what it adds, or a summand of it."""
+        if product in ("out", "down"):  # their inputs are shared, and their outputs are summed
+            return replace(whole, down=self.cut(whole.down, 1))
+        return replace(whole, up=self.cut(whole.up, 0), begin=whole.begin // self.size)
 
     def rows(self, count: int) -> tuple[int, int]:
         """Begin and end of this rank's rows of a matrix of `count`; the last rank's may be fewer."""

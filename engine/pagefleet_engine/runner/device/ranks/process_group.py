@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -24,6 +25,10 @@ class ProcessGroup(Protocol):
     def sleep(self, level: int) -> None: ...
 
     def wake(self) -> None: ...
+
+    def load_adapter(self, number: int, path: str) -> None: ...
+
+    def keep_adapters(self, numbers: Iterable[int]) -> None: ...
 
     def raise_cause(self, error: RuntimeError) -> None:
         """Raises WorkerDied when the end of a rank caused `error`."""
@@ -50,6 +55,12 @@ class SingleProcess:
         """Do nothing: there is no other rank."""
 
     def wake(self) -> None:
+        """Do nothing: there is no other rank."""
+
+    def load_adapter(self, number: int, path: str) -> None:
+        """Do nothing: there is no other rank."""
+
+    def keep_adapters(self, numbers: Iterable[int]) -> None:
         """Do nothing: there is no other rank."""
 
     def raise_cause(self, error: RuntimeError) -> None:

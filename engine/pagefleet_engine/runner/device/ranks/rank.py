@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model import adapters
-from pagefleet_engine.model.adapters import Adapter, Part
+from pagefleet_engine.model.adapters import Adapter, Applied, Part
 from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.quantization import Method
 from pagefleet_engine.model.checkpoint.source import Format, ModelSource
 from pagefleet_engine.model.checkpoint.weights import Weights
+from pagefleet_engine.runner.common.adapters import changed_rows
 from pagefleet_engine.runner.common.speculator import FIELD as DRAFT
 from pagefleet_engine.runner.common.speculator import check_draft
 from pagefleet_engine.runner.common.stats import longest
@@ -45,6 +47,7 @@ class Rank:
             self.kernels = REFERENCE if config.kernels == "reference" else kernels(device)
         except ValueError as error:
             raise ModelError("spec.engine.image", str(error)) from error
+        self.adapters: dict[int, Adapter] = {}  # by the numbers that steps name them by
         self._model: DeviceDecoder | None = None
         self._draft: DeviceDecoder | None = None
         self._executor: Executor | None = None
@@ -88,15 +91,26 @@ class Rank:
         return True
 
     def adapter(self, path: str) -> Adapter:
-        """Read a LoRA adapter to this device. Raises ValueError."""
-        if self.shard.size > 1:
-            raise ValueError("adapters are not supported on several GPUs")
-        model, adapter = self.executor.model, adapters.load(Path(path), self.model_config)
+        """Read this rank's part of a LoRA adapter to its device. Raises ValueError."""
+        if self.config.nodes > 1:  # a folder that another machine cannot read would end the engine
+            raise ValueError("adapters are not supported on several nodes")
+        model = self.executor.model
+        adapter = adapters.load(Path(path), self.model_config)
 
-        def part(one: Part) -> Part:
-            return Part(one.down.to(model.device, model.dtype), one.up.to(model.device, model.dtype), one.begin)
+        def part(product: str, one: Part) -> Part:
+            cut = self.shard.part(product, one)
+            return Part(cut.down.to(model.device, model.dtype), cut.up.to(model.device, model.dtype), cut.begin)
 
-        return Adapter({place: tuple(part(one) for one in parts) for place, parts in adapter.parts.items()})
+        return Adapter({place: tuple(part(place[1], one) for one in own) for place, own in adapter.parts.items()})
+
+    def changes(self, step: DeviceStep) -> Applied | None:
+        """Return the changes that adapters make to a step; None when none of its sequences has one."""
+        if not (step.adapters >= 0).any():
+            return None
+        numbers = [number if number >= 0 else None for number in step.adapters.tolist()]
+        rows = changed_rows(numbers, step.counts.tolist())
+        sent = self.executor.state.sent
+        return Applied([(self.adapters[number], sent(np.array(own))) for number, own in rows.items()])
 
     def sleep(self, level: int) -> None:
         """Give the pages back, and with level 2 the weights too."""

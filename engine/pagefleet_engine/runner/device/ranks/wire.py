@@ -43,7 +43,20 @@ class Wake(msgspec.Struct, tag=True, frozen=True):
     pass
 
 
-Order = Compute | Sleep | Wake
+class LoadAdapter(msgspec.Struct, tag=True, frozen=True):
+    """Read the LoRA adapter of a folder, whose steps name it by `number`."""
+
+    number: int
+    path: str
+
+
+class KeepAdapters(msgspec.Struct, tag=True, frozen=True):
+    """Forget the adapters of other numbers."""
+
+    numbers: tuple[int, ...]
+
+
+Order = Compute | Sleep | Wake | LoadAdapter | KeepAdapters
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Order)
 
@@ -73,7 +86,7 @@ class Orders:
 
 _step_encoder = msgspec.msgpack.Encoder()
 _step_decoder = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes,
-                                         bytes, bytes, bytes, bool, bool])  # fmt: skip
+                                         bytes, bytes, bytes, bytes, bool, bool])  # fmt: skip
 
 
 def encode(step: DeviceStep) -> bytes:
@@ -81,7 +94,7 @@ def encode(step: DeviceStep) -> bytes:
     arrays = (
         step.tokens, step.counts, step.starts, step.seats, step.owners, step.pages, drawing.seats, drawing.top_k,
         drawing.heat, drawing.seeds, step.copies, step.moves,
-        step.prompt_rows, step.drafts,
+        step.prompt_rows, step.drafts, step.adapters,
     )  # fmt: skip
     return _step_encoder.encode((*(array.tobytes() for array in arrays), step.chosen_by_host, step.by_draft_model))
 
@@ -89,7 +102,9 @@ def encode(step: DeviceStep) -> bytes:
 def decode(body: bytes) -> DeviceStep:
     """Raises msgspec.MsgspecError or ValueError for bytes that `encode` did not make."""
     *parts, chosen_by_host, by_draft_model = _step_decoder.decode(body)
-    tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves, prompt_rows, drafts = parts
+    (
+        tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves, prompt_rows, drafts, adapters,
+    ) = parts  # fmt: skip
 
     def numbers(part: bytes, width: int = 0) -> Numbers:
         flat: Numbers = np.frombuffer(part, np.int32)
@@ -100,4 +115,5 @@ def decode(body: bytes) -> DeviceStep:
         Drawing(numbers(taken), numbers(top_k), np.frombuffer(heat, np.float32).reshape(3, -1),
                 np.frombuffer(seeds, np.int64)),
         numbers(copies, 2), numbers(moves, 3), numbers(prompt_rows, 2), chosen_by_host, numbers(drafts), by_draft_model,
+        numbers(adapters),
     )  # fmt: skip

@@ -20,7 +20,16 @@ from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.ranks.processes import EXIT_CONFIGURATION, device_of, meet
 from pagefleet_engine.runner.device.ranks.rank import Rank
-from pagefleet_engine.runner.device.ranks.wire import Compute, Joining, Orders, Sleep, Wake, decode
+from pagefleet_engine.runner.device.ranks.wire import (
+    Compute,
+    Joining,
+    KeepAdapters,
+    LoadAdapter,
+    Orders,
+    Sleep,
+    Wake,
+    decode,
+)
 
 PR_SET_PDEATHSIG = 1
 
@@ -32,15 +41,19 @@ def work(orders: Orders, rank: Rank) -> None:
         match order:
             case Compute(body):
                 step = decode(body)
-                executor = rank.executor_of(step)
+                executor, changes = rank.executor_of(step), rank.changes(step)
                 if step.chosen_by_host:
-                    executor.compute(step)
+                    executor.compute(step, changes)
                 else:
-                    executor.launch(step)
+                    executor.launch(step, changes)
             case Sleep(level):
                 rank.sleep(level)
             case Wake():
                 rank.wake()
+            case LoadAdapter(number, path):
+                rank.adapters[number] = rank.adapter(path)
+            case KeepAdapters(numbers):
+                rank.adapters = {number: rank.adapters[number] for number in numbers}
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 
 import torch
 from torch import distributed
@@ -26,7 +27,17 @@ from pagefleet_engine.runner.device.ranks.processes import (
     device_of,
     meet,
 )
-from pagefleet_engine.runner.device.ranks.wire import Compute, Joining, Order, Sleep, Wake, encode, frame
+from pagefleet_engine.runner.device.ranks.wire import (
+    Compute,
+    Joining,
+    KeepAdapters,
+    LoadAdapter,
+    Order,
+    Sleep,
+    Wake,
+    encode,
+    frame,
+)
 from pagefleet_engine.runner.device.steps.step import DeviceStep
 
 CAUSE_SECONDS = 1.0
@@ -73,6 +84,12 @@ class Workers:
 
     def wake(self) -> None:
         self._send(Wake())
+
+    def load_adapter(self, number: int, path: str) -> None:
+        self._send(LoadAdapter(number, path))
+
+    def keep_adapters(self, numbers: Iterable[int]) -> None:
+        self._send(KeepAdapters(tuple(numbers)))
 
     def raise_cause(self, error: RuntimeError) -> None:
         """Raises WorkerDied when the end of a rank caused `error`. The error may arrive before that process has ended."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
+from pagefleet_engine.runner.common.adapters import number_of
 from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing, Numbers, none
 
 EVERY = np.iinfo(np.int32).max  # a top_k that keeps all
@@ -66,6 +67,7 @@ class Seats:
             prompt_rows=_rows(prompt_rows, 2),
             chosen_by_host=chosen_by_host,
             drafts=np.array([work.drafts for work in work_items], np.int32),
+            adapters=np.array([number_of(work.sequence.request.adapter) for work in work_items], np.int32),
         )
 
     def _give_up(self) -> None:

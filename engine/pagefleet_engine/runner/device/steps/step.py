@@ -44,6 +44,7 @@ class DeviceStep:
     moves [n, 3]: (0 out or 1 in, page, place on the host), in this order.
     prompt_rows [n, 2]: (first, how many) tokens whose logits give a prompt's log probabilities.
     chosen_by_host: the scheduling rank takes the logits and chooses; nothing is sampled on the device.
+    adapters [sequences]: the numbers of their LoRA adapters, -1 for none; empty where none has one.
     by_draft_model: the draft model computes the step, in pages of its own.
     """
 
@@ -60,6 +61,7 @@ class DeviceStep:
     chosen_by_host: bool = False
     drafts: Numbers = field(default_factory=none)
     by_draft_model: bool = False
+    adapters: Numbers = field(default_factory=none)
 
     @property
     def drafted(self) -> bool:

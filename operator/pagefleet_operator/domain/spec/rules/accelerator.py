@@ -5,13 +5,11 @@ from __future__ import annotations
 from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, NVIDIA
 from pagefleet_operator.domain.spec.rules.rule import Rule, given, listed
 
-# In CEL: whether the spec asks for GPUs, runs Pagefleet's own engine, runs its CUDA image, has other accelerators, and
-# has adapters (an empty list has none).
+# In CEL: whether the spec asks for GPUs, runs Pagefleet's own engine, runs its CUDA image, and has other accelerators.
 GPU = f"has(self.resources) && has(self.resources.accelerator) && self.resources.accelerator.name == '{NVIDIA}'"
 OURS = "!(has(self.engine) && has(self.engine.runtime) && self.engine.runtime != 'pagefleet')"
 CUDA = f"{GPU} && !(has(self.engine) && has(self.engine.image)) && {OURS}"
 OTHER = f"has(self.resources) && has(self.resources.accelerator) && self.resources.accelerator.name != '{NVIDIA}'"
-ADAPTERS = "has(self.model.adapters) && self.model.adapters.size() > 0"
 MAX_GPUS = 8
 # In CEL: whether AWS's image of vLLM for Neuron is chosen.
 NEURON_VLLM = (
@@ -54,12 +52,6 @@ ACCELERATOR_RULES = (
         "spec.engine.kvCache.dtype",
         f"!({given('engine.kvCache.dtype')}) || !(self.engine.kvCache.dtype in ['fp8', 'bfloat16']) || ({GPU}) || !({OURS})",
         f"fp8 and bfloat16 need spec.resources.accelerator of the name {NVIDIA}; use auto, float32 or float16",
-    ),
-    Rule(
-        (),
-        "spec.model.adapters",
-        f"!({ADAPTERS}) || !({CUDA}) || self.resources.accelerator.count == 1",
-        "are not supported with several GPUs; remove them, or use one",
     ),
     Rule(
         (),

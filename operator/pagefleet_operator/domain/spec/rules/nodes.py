@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
-from pagefleet_operator.domain.spec.rules.accelerator import ADAPTERS, CUDA, GPU
+from pagefleet_operator.domain.spec.rules.accelerator import CUDA, GPU
 from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, listed
 
 # In CEL: whether a replica is several pods, whether its layers are split, and the accelerators of a pod.
+ADAPTERS = "has(self.model.adapters) && self.model.adapters.size() > 0"  # an empty list has none
 SEVERAL = "has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1"
 SPLIT = "has(self.engine) && has(self.engine.pipelineParallelSize) && self.engine.pipelineParallelSize > 1"
 COUNT = "(has(self.resources) && has(self.resources.accelerator) ? self.resources.accelerator.count : 1)"
