@@ -122,6 +122,19 @@ def test_half_precision_weights_stay_so_and_are_computed_as_floats(tmp_path: Pat
     assert model.weight_bytes < 4 * ends + 2.2 * (parameters - ends), "two bytes for each weight of a linear layer"
 
 
+@pytest.mark.parametrize(("name", "packed"), [("olmoe", True), ("deepseek_v3", True), ("gpt_oss", False)])
+def test_plain_experts_are_packed_and_others_stay_as_they_are(name: str, packed: bool, tmp_path: Path) -> None:
+    """gpt-oss's have biases and transposed matrices. Both kinds are token-exact above."""
+    reference = sharp({**BACKEND, **FAMILIES}[name]).to(torch.bfloat16)
+    reference.save_pretrained(tmp_path)
+    model = engine(f"file://{tmp_path}", model_impl="transformers").loaded.model
+    assert isinstance(model, TransformersModel)
+    experts = sum(one.numel() for path, one in reference.named_parameters() if ".experts." in path and one.ndim == 3)
+    others = sum(one.numel() for one in reference.parameters()) - experts
+    assert experts > others / 4
+    assert (model.weight_bytes < 2 * experts + 4.1 * others) == packed, "packed experts have two bytes for each weight"
+
+
 def test_the_memory_of_its_pages_is_bounded_by_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sharp(GPTNeoXConfig(**{**BACKEND["gpt_neox"].to_dict(), "num_hidden_layers": 1}), tmp_path)
     monkeypatch.setattr(machine, "memory_limit", lambda: (704 + 8) << 20)

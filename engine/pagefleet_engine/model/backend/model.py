@@ -11,8 +11,8 @@ from torch import nn
 
 from pagefleet_engine.model.adapters import Applied
 from pagefleet_engine.model.backend.attention import NAME, LayerShape, Learning, Paged, Unsupported, running
-from pagefleet_engine.model.backend.linear import replace_linear, weight_bytes
 from pagefleet_engine.model.backend.loading import BACKEND, Checkpoint
+from pagefleet_engine.model.backend.products import replace_products, weight_bytes
 from pagefleet_engine.model.checkpoint.config import eos_token_ids
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_kernels.cpu import Batch, KVPages, Operations
@@ -39,7 +39,7 @@ class TransformersModel:
     def __init__(self, checkpoint: Checkpoint, length: int, operations: Operations) -> None:
         windows = checkpoint.windows()
         self._operations, self._causal = operations, checkpoint.load()
-        replace_linear(self._causal, operations, checkpoint.half)
+        replace_products(self._causal, operations, checkpoint.half)
         self.weight_bytes = weight_bytes(self._causal)
         try:
             self._body = _body(self._causal)
