@@ -150,6 +150,14 @@ def test_every_small_step_of_draft_tokens_has_a_graph(most: int, drafts: int) ->
     assert verify_shape(min(most, MAX_VERIFIED) + 1, 1, shapes) is None
 
 
+def test_no_graph_verifies_more_tokens_than_a_decode_graph_may_have() -> None:
+    shapes = verify_shapes(256, 16)
+    assert max(tokens for _, tokens in shapes) <= MAX_SIZE
+    assert verify_shape(64, 128, shapes) == (64, 128)
+    assert verify_shape(16, 16 * 17, shapes) == (16, 16 * 17)
+    assert verify_shape(64, 64 * 17, shapes) is None
+
+
 def test_what_pads_draft_tokens_belongs_to_a_sequence_without_a_seat() -> None:
     step, shape = drafting(2, 0, 1), (4, 10)
     numbers = packed(step, shape)

@@ -93,6 +93,7 @@ class Executor:
         """Compute the step of the numbers of `packed`, which graphs capture. Return a token for each of its tokens."""
         sequences, tokens = shape
         own, owners, seats, starts, first = torch.split(numbers, packed_sizes(shape))
+        # The longest query is at least two; attention's launch holds any split of the tokens, and only its plan follows from it.
         rows, layout = self._layout(own, seats, starts, first, -(-tokens // sequences), self._longest)
         logits = self.model.logits(self.model.forward(layout, self.pool))
         return self.state.drawn(logits, rows.index_select(0, owners), layout.positions + 1)

@@ -46,9 +46,12 @@ def padded(step: DeviceStep, size: int) -> Numbers:
 
 
 def verify_shapes(max_num_seqs: int, drafts: int) -> tuple[Shape, ...]:
-    """Return the shapes in which up to `drafts` draft tokens of each sequence are verified: for all of them, and for one."""
-    sizes = graph_sizes(min(max_num_seqs, MAX_VERIFIED))
-    return tuple((size, size * width) for size in sizes for width in sorted({2, drafts + 1}))
+    """Return the shapes in which up to `drafts` draft tokens of each sequence are verified: for all of them, and for one.
+
+    None has more tokens than the largest decode graph may have: the logits of its tokens fill the same memory.
+    """
+    sizes, widths = graph_sizes(min(max_num_seqs, MAX_VERIFIED)), sorted({2, drafts + 1})
+    return tuple((size, size * width) for size in sizes for width in widths if size * width <= MAX_SIZE)
 
 
 def verify_shape(sequences: int, tokens: int, shapes: Iterable[Shape]) -> Shape | None:
