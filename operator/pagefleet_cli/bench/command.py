@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -50,6 +50,10 @@ def bench(
     answer: Annotated[
         int | None, typer.Option("--output-tokens", help="Median answer length; overrides the profile.")
     ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Of sampling, 0 to 2; overrides the profile. The server's default when omitted."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed sends the same requests at the same times.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Send chat completions instead of completions.")] = False,
     ignore_eos: Annotated[
@@ -75,7 +79,9 @@ def bench(
     Latency counts from the intended start of a request, so that a slow server cannot slow its own measurement down.
     """
     with readable_errors():
-        load = _profile(profile, requests, rate, prompt, answer, seed)
+        load = _profile(
+            profile, {"requests": requests, "rate": rate, "seed": seed, "temperature": temperature}, prompt, answer
+        )
         if plot:
             picture.check(plot)
         before = store.load(compare, store.folder()) if compare else None
@@ -100,19 +106,13 @@ def bench(
         fail(f"all {len(result.samples)} requests failed: see the table of errors")
 
 
-def _profile(
-    text: str | None, requests: int | None, rate: float | None, prompt: int | None, answer: int | None, seed: int | None
-) -> Profile:
+def _profile(text: str | None, given: dict[str, Any], prompt: int | None, answer: int | None) -> Profile:
+    """The profile of `text` with the options that are not None."""
     try:
         if text and text.startswith("@"):
             text = Path(text[1:]).read_text()
         chosen = parse(text) if text else Profile()
-        chosen = replace(
-            chosen,
-            requests=chosen.requests if requests is None else requests,
-            rate=chosen.rate if rate is None else rate,
-            seed=chosen.seed if seed is None else seed,
-        )
+        chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None})
         if prompt is not None:
             chosen = replace(chosen, prompt_tokens=_around(chosen.prompt_tokens, prompt))
         if answer is not None:

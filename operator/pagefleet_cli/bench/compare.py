@@ -15,15 +15,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pagefleet_cli.bench.result import quantile
+from pagefleet_cli.bench.run import Run
 from pagefleet_operator.domain.analysis.sequential import Evidence, e_value, upper_rank
 
 RESAMPLES, MIN_RESAMPLES, DRAWS = 1000, 400, 1_000_000  # fewer for long runs: an answer within seconds
 CONFIDENCE = 0.99
+MIN_PIECES, MAX_PIECES = 20, 600
 
 
 class Finding(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
+    MORE = "more"
+    LESS = "less"
     SAME = "no difference shown"
     UNKNOWN = "too few requests"
 
@@ -57,6 +61,66 @@ def difference(before: Sequence[float], after: Sequence[float], q: float, seed: 
     return Difference(q, old, new, new / old - 1, low, high, _evidence(sorted(before), after, q), finding)
 
 
+def throughput(before: Run, after: Run, seed: int = 0) -> Difference:
+    """The output tokens per second, then and now. MORE or LESS is shown when the 99 % interval excludes zero.
+
+    Each run is divided into equal pieces of time, about a second each; an answer's tokens count in the piece in which it ended. Blocks of
+    neighbouring pieces are drawn, because a server that is behind stays behind for a while.
+    """
+    old, new = _by_time(before), _by_time(after)
+    was, now = _mean(old), _mean(new)
+    if was <= 0 or min(len(old), len(new)) < MIN_PIECES:
+        return Difference(0.5, was or None, now or None, None, None, None, 1.0, Finding.UNKNOWN)
+    source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
+    ratios = sorted(
+        _mean(_blocks(source, new)) / max(_mean(_blocks(source, old)), 1e-9) - 1 for _ in range(MIN_RESAMPLES)
+    )
+    tail = (1 - CONFIDENCE) / 2
+    low, high = ratios[math.floor(tail * len(ratios))], ratios[math.ceil((1 - tail) * len(ratios)) - 1]
+    finding = Finding.MORE if low > 0 else Finding.LESS if high < 0 else Finding.SAME
+    return Difference(0.5, was, now, now / was - 1, low, high, 1.0, finding)
+
+
+def failures(before: tuple[int, int], after: tuple[int, int]) -> tuple[float, Finding]:
+    """(p, finding) of two counts of (failed, all) requests, by Fisher's exact test (two-sided; Statistical Methods for Research Workers,
+    1925, section 21.02). A difference is shown when p is below 1 %."""
+    (failed, count), (failing, counted) = before, after
+    total, every = failed + failing, count + counted
+    if not count or not counted:
+        return 1.0, Finding.UNKNOWN
+    weights = [
+        _logs(count, k) + _logs(counted, total - k) - _logs(every, total)
+        for k in range(max(0, total - counted), min(total, count) + 1)
+    ]
+    seen = _logs(count, failed) + _logs(counted, failing) - _logs(every, total)
+    p = min(1.0, sum(math.exp(weight) for weight in weights if weight <= seen + 1e-9))
+    if p >= 1 - CONFIDENCE:
+        return p, Finding.SAME
+    return p, Finding.MORE if failing * count > failed * counted else Finding.LESS
+
+
+def _logs(n: int, k: int) -> float:
+    """The logarithm of n over k."""
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _by_time(run: Run) -> list[float]:
+    """Output tokens per second in each piece of a run."""
+    count = max(MIN_PIECES, min(MAX_PIECES, int(run.seconds)))
+    if run.seconds <= 0:
+        return []
+    pieces = [0.0] * count
+    for sample in run.samples:
+        if not sample.error:
+            at = min(count - 1, int((sample.at + sample.e2e) / run.seconds * count))
+            pieces[at] += sample.output_tokens * count / run.seconds
+    return pieces
+
+
+def _mean(series: Sequence[float]) -> float:
+    return sum(series) / len(series) if series else 0.0
+
+
 def sentence(signal: str, result: Difference) -> str:
     """One difference in words."""
     name = f"{signal} p{round(100 * result.q, 1):g}"
@@ -74,14 +138,18 @@ def needed(q: float) -> int:
 
 def _resampled(source: random.Random, series: Sequence[float], q: float) -> float:
     """The quantile of one resample: blocks of neighbours from anywhere, the end joined to the beginning."""
+    n = len(series)
+    return sorted(_blocks(source, series))[max(1, math.ceil(q * n)) - 1]
+
+
+def _blocks(source: random.Random, series: Sequence[float]) -> list[float]:
     n, length = len(series), math.isqrt(len(series))
     drawn: list[float] = []
     while len(drawn) < n:
         start = source.randrange(n)
         drawn += series[start : start + length]
         drawn += series[: max(0, start + length - n)]
-    drawn = sorted(drawn[:n])
-    return drawn[max(1, math.ceil(q * n)) - 1]
+    return drawn[:n]
 
 
 def _evidence(before: Sequence[float], after: Sequence[float], q: float) -> float:

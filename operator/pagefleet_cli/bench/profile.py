@@ -73,13 +73,14 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Profile:
-    """`rate` is requests per second."""
+    """`rate` is requests per second. `temperature` None: the server's default."""
 
     requests: int = 200
     rate: float = 5.0
     prompt_tokens: Lengths = Lengths(96, 0.8, 512)
     output_tokens: Lengths = Lengths(64, 0.8, 256)
     seed: int = 0
+    temperature: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Planned:
     prompt: str
     prompt_tokens: int
     output_tokens: int
+    temperature: float | None = None
 
 
 def parse(text: str) -> Profile:
@@ -98,7 +100,7 @@ def parse(text: str) -> Profile:
         document = json.loads(text)
     except ValueError as error:
         raise ProfileError(f"the profile is not JSON: {error}") from error
-    fields = {"requests": "requests", "rate": "rate", "seed": "seed"}
+    fields = {"requests": "requests", "rate": "rate", "seed": "seed", "temperature": "temperature"}
     lengths = {"promptTokens": "prompt_tokens", "outputTokens": "output_tokens"}
     known = {**fields, **lengths}
     if not isinstance(document, dict) or set(document) - set(known):
@@ -117,6 +119,8 @@ def checked(profile: Profile) -> Profile:
     _whole("seed", profile.seed, 0, 2**63)
     if not _number(profile.rate) or not 0 < profile.rate <= 100_000:
         raise ProfileError(f"rate must be requests per second above 0, at most 100000, not {profile.rate!r}")
+    if profile.temperature is not None and not (_number(profile.temperature) and 0 <= profile.temperature <= 2):
+        raise ProfileError(f"temperature must be between 0 and 2, not {profile.temperature!r}")
     for name, lengths in (("promptTokens", profile.prompt_tokens), ("outputTokens", profile.output_tokens)):
         _whole(f"{name}.max", lengths.max, 1, 10_000_000)
         if not _number(lengths.median) or not 1 <= lengths.median <= lengths.max:
@@ -132,7 +136,8 @@ def dump(profile: Profile) -> dict[str, Any]:
     """The profile in the form of its JSON."""
     sides = {"promptTokens": profile.prompt_tokens, "outputTokens": profile.output_tokens}
     shapes = {key: {"median": one.median, "sigma": one.sigma, "max": one.max} for key, one in sides.items()}
-    return {"requests": profile.requests, "rate": profile.rate, **shapes, "seed": profile.seed}
+    given = {} if profile.temperature is None else {"temperature": profile.temperature}
+    return {"requests": profile.requests, "rate": profile.rate, **shapes, "seed": profile.seed, **given}
 
 
 def plan(profile: Profile) -> list[Planned]:
@@ -141,7 +146,7 @@ def plan(profile: Profile) -> list[Planned]:
     for _ in range(profile.requests):
         at += source.expovariate(profile.rate)
         prompt, output = draw(source, profile.prompt_tokens), draw(source, profile.output_tokens)
-        planned.append(Planned(at, text(source, prompt), prompt, output))
+        planned.append(Planned(at, text(source, prompt), prompt, output, profile.temperature))
     return planned
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pagefleet_cli.base.words import milliseconds, span
-from pagefleet_cli.bench.compare import Difference, Finding, difference, sentence
+from pagefleet_cli.bench.compare import CONFIDENCE, Difference, Finding, difference, failures, sentence, throughput
 from pagefleet_cli.bench.profile import Profile
 from pagefleet_cli.bench.result import SIGNALS, errors, quantile, series, tokens_per_second, values
 from pagefleet_cli.bench.run import Run
@@ -21,7 +21,14 @@ COMPARED = (0.5, 0.95)
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "e2e"}
 ROWS, WIDTH = 12, 20
 LATE_SHARE = 0.1  # a client later than this share of the median TTFT measures itself
-COLOURS = {Finding.FASTER: "green", Finding.SLOWER: "red", Finding.SAME: "", Finding.UNKNOWN: "yellow"}
+COLOURS = {
+    Finding.FASTER: "green",
+    Finding.SLOWER: "red",
+    Finding.SAME: "",
+    Finding.UNKNOWN: "yellow",
+    Finding.MORE: "green",
+    Finding.LESS: "red",
+}
 
 
 def report(run: Run, profile: Profile) -> RenderableType:
@@ -97,9 +104,22 @@ def comparison(before: Run, after: Run, name: str, unlike: Sequence[str]) -> Ren
     lines += [Text(f"the runs differ: {what}", "yellow") for what in unlike]
     for signal, change in compared(before, after):
         lines.append(Text(sentence(TITLES[signal], change), COLOURS[change.finding]))
-    failed = [sum(bool(sample.error) for sample in run.samples) for run in (before, after)]
-    lines.append(Text(f"errors: {failed[0]} of {len(before.samples)} then, {failed[1]} of {len(after.samples)} now"))
+    speed = throughput(before, after)
+    lines.append(Text(_throughput_sentence(speed), COLOURS[speed.finding]))
+    old, new = ((sum(bool(one.error) for one in run.samples), len(run.samples)) for run in (before, after))
+    p, finding = failures(old, new)
+    colour = {Finding.MORE: "red", Finding.LESS: "green"}.get(finding, "")
+    lines.append(
+        Text(f"errors: {old[0]} of {old[1]} then, {new[0]} of {new[1]} now: {finding.value} (p = {p:.2g})", colour)
+    )
     return Group(*lines)
+
+
+def _throughput_sentence(speed: Difference) -> str:
+    if speed.change is None or speed.low is None or speed.high is None or speed.before is None or speed.after is None:
+        return f"output tokens/s: {Finding.UNKNOWN.value}"
+    interval = f"{speed.low:+.0%} .. {speed.high:+.0%} with {CONFIDENCE:.0%} confidence"
+    return f"output tokens/s: {speed.before:.1f} then, {speed.after:.1f} now ({interval}): {speed.finding.value}"
 
 
 def _mean(numbers: Sequence[int]) -> str:

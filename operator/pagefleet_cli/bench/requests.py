@@ -39,7 +39,9 @@ class Endpoint:
         content = (
             {"messages": [{"role": "user", "content": planned.prompt}]} if self.chat else {"prompt": planned.prompt}
         )
-        extra = {"ignore_eos": True} if self.ignore_eos else {}
+        extra: dict[str, Any] = {"ignore_eos": True} if self.ignore_eos else {}
+        if planned.temperature is not None:
+            extra["temperature"] = planned.temperature
         usage = {"stream": True, "stream_options": {"include_usage": True}}
         return {"model": self.model, "max_tokens": planned.output_tokens, **content, **usage, **extra}
 

@@ -6,16 +6,19 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.bench import store
-from pagefleet_cli.bench.compare import Finding, difference, sentence
+from pagefleet_cli.bench.compare import Finding, difference, failures, sentence, throughput
 from pagefleet_cli.bench.profile import Lengths, Profile, ProfileError, draw, dump, parse, plan
-from pagefleet_cli.bench.report import plot
-from pagefleet_cli.bench.requests import Sample, base
+from pagefleet_cli.bench.report import comparison, plot
+from pagefleet_cli.bench.requests import Endpoint, Sample, base
 from pagefleet_cli.bench.result import MAX_BYTES, compact, errors, quantile, values, written
 from pagefleet_cli.bench.run import Run
 from pagefleet_contract import sketch
@@ -40,11 +43,24 @@ def test_an_empty_profile_is_the_contract_s_default() -> None:
         ('{"speed": 1}', "fields of"), ('{"promptTokens": {"median": 900}}', "promptTokens.median"),
         ('{"outputTokens": {"sigma": -1}}', "outputTokens.sigma"), ('{"outputTokens": 5}', "outputTokens"),
         ('{"outputTokens": {"mean": 5}}', "outputTokens"), ("[]", "object"), ("{", "JSON"),
+        ('{"temperature": 2.1}', "temperature"), ('{"temperature": "hot"}', "temperature"),
     ],
 )  # fmt: skip
 def test_a_mistaken_profile_names_its_field(text: str, field: str) -> None:
     with pytest.raises(ProfileError, match=field):
         parse(text)
+
+
+def test_a_temperature_is_sent_with_every_request_and_changes_no_other_number() -> None:
+    load = parse('{"temperature": 0.7, "requests": 20, "promptTokens": {"median": 1000, "sigma": 0, "max": 1000}}')
+    assert dump(load)["temperature"] == 0.7
+    endpoint = Endpoint("http://x/v1", "m")
+    planned = plan(load)
+    assert {endpoint.body(entry)["temperature"] for entry in planned} == {0.7}
+    assert {entry.prompt_tokens for entry in planned} == {1000}, "sigma 0: every prompt has the median"
+    without = plan(replace(load, temperature=None))
+    assert [(entry.at, entry.prompt) for entry in planned] == [(entry.at, entry.prompt) for entry in without]
+    assert "temperature" not in endpoint.body(without[0])
 
 
 def test_arrivals_are_a_poisson_process_of_the_rate() -> None:
@@ -149,6 +165,55 @@ def test_equal_runs_are_rarely_called_different() -> None:
         assert sum(called) <= 1
 
 
+def answered(seed: int, tokens: float, seconds: float = 60.0) -> Run:
+    """A run of 300 requests whose answers have so many tokens in the mean."""
+    source = random.Random(seed)
+    ats = sorted(source.uniform(0, seconds - 1) for _ in range(300))
+    samples = (Sample(at, 0.0, 0.1, 0.01, 0.5, 10, round(source.gauss(tokens, 3))) for at in ats)
+    return Run(tuple(samples), seconds)
+
+
+def test_throughput_has_a_verdict_and_equal_runs_differ_rarely() -> None:
+    less = throughput(answered(1, 20), answered(2, 10))
+    assert less.finding is Finding.LESS
+    assert less.low is not None
+    assert less.high is not None
+    assert less.low < -0.5 < less.high
+    assert throughput(answered(1, 10), answered(2, 20)).finding is Finding.MORE
+    called = [
+        throughput(answered(2 * n, 20), answered(2 * n + 1, 20), n).finding is not Finding.SAME for n in range(12)
+    ]
+    assert sum(called) <= 1
+    assert throughput(Run((), 0.0), answered(1, 20)).finding is Finding.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "p", "finding"),
+    [
+        ((0, 100), (0, 100), 1.0, Finding.SAME),
+        ((1, 10), (9, 10), 0.0011, Finding.MORE),
+        ((9, 10), (1, 10), 0.0011, Finding.LESS),
+        ((3, 4), (1, 4), 0.486, Finding.SAME),  # Fisher's lady tasting tea, two-sided
+        ((0, 0), (5, 10), 1.0, Finding.UNKNOWN),
+    ],
+)
+def test_errors_have_an_exact_verdict(
+    before: tuple[int, int], after: tuple[int, int], p: float, finding: Finding
+) -> None:
+    found, verdict = failures(before, after)
+    assert found == pytest.approx(p, rel=0.02)
+    assert verdict is finding
+
+
+def test_a_comparison_says_all_three() -> None:
+    lines = Console(width=200, record=True, file=StringIO())
+    lines.print(comparison(answered(1, 20), answered(2, 10), "last week", []))
+    text = lines.export_text()
+    assert "output tokens/s: " in text
+    assert "with 99% confidence): less" in text
+    assert "errors: 0 of 300 then, 0 of 300 now: no difference shown (p = 1)" in text
+
+
 def test_too_few_requests_prove_nothing() -> None:
     result = difference(latencies(50, 1), latencies(50, 2, 9.0), 0.95)
     assert result.finding is Finding.UNKNOWN
@@ -183,6 +248,9 @@ def test_another_load_or_model_is_called_unlike() -> None:
     before = store.SavedRun(Run((), 1.0), Profile(), "http://x/v1", "m", "2026-11-14T10:00:00+00:00")
     assert store.unlike(before, "m", Profile(seed=9)) == []
     assert len(store.unlike(before, "n", Profile(rate=9.0))) == 2
+    assert store.unlike(before, "m", Profile(temperature=0.7)) == ["temperature was not given, not 0.7"]
+    warm = replace(before, profile=Profile(temperature=0.7))
+    assert store.unlike(warm, "m", Profile()) == ["temperature was 0.7, not given"]
 
 
 def test_a_plot_counts_every_value() -> None:

@@ -33,6 +33,7 @@ LOAD_TEST = record(
         "rate": number("Requests per second, as they would come by themselves.", 0.01, 10000),
         "promptTokens": TOKENS,
         "outputTokens": TOKENS,
+        "temperature": number("The temperature of sampling; the engine's default when omitted.", 0, 2),
         "seed": integer("The same seed gives the same requests.", 0, 2147483647),
         "timeout": duration("Longest time for all of it (30m when omitted)."),
     },
