@@ -86,18 +86,19 @@ async def read(http: aiohttp.ClientSession, url: str, kind: str, tokens: int) ->
 
 
 async def measured(kind: str, streams: int, tokens: int) -> dict[str, float]:
-    """Return the microseconds of processor time of a token, and the bytes of its event."""
+    """Return the microseconds of processor time of a token, the writes of the process for it, and the bytes of its event."""
     with tempfile.TemporaryDirectory() as folder:
         async with api_process(Path(folder)) as api:
             timeout = aiohttp.ClientTimeout(total=600)
             async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as http:
                 await asyncio.gather(*(read(http, api.url, kind, 32) for _ in range(streams)))
-                before = api.process.cpu_times()
+                before, written = api.process.cpu_times(), api.process.io_counters().write_count
                 sizes = await asyncio.gather(*(read(http, api.url, kind, tokens) for _ in range(streams)))
-                after = api.process.cpu_times()
+                after, writes = api.process.cpu_times(), api.process.io_counters().write_count - written
     seconds = after.user + after.system - before.user - before.system
     return {
         "us": round(1e6 * seconds / (streams * tokens), 1),
         "user": round(1e6 * (after.user - before.user) / (streams * tokens), 1),
+        "writes": round(writes / (streams * tokens), 2),
         "bytes": round(sum(sizes) / (streams * tokens), 1),
     }

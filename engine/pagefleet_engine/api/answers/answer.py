@@ -93,6 +93,8 @@ class Answer:
 
     def _release(self, ended: str | None) -> tuple[Scored, ...]:
         """Return the tokens whose text was sent. Those of a stop string that was cut off never are."""
+        if not self._pending:
+            return ()
         if ended is not None and not self._text.stopped:
             ready, self._pending = self._pending, []
             return tuple(ready)

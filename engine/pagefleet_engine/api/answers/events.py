@@ -69,6 +69,11 @@ class Events:
             writer.chunked = False
 
     async def _write(self, data: bytes) -> None:
+        writer = self._writer
+        if isinstance(writer, StreamWriter) and not self._request.protocol.writing_paused:
+            # The client reads: this waits for nothing, so it needs no timer, which would cost as much as the write.
+            await writer.write(data, drain=False)
+            return
         try:
             async with asyncio.timeout(self._timeout):
                 if not self._response.prepared:

@@ -70,12 +70,14 @@ class TextStream:
         """Whether the last character's bytes are not complete. U+FFFD at the end of the text does not show it: a model may
         write that character, and bytes that are none."""
         last = self._ids[max(self._read, len(self._ids) - MAX_CUT) :]
+        if len(last) == 1:  # nearly always
+            return is_cut(self._token_bytes(last[0])[-MAX_CUT:])
         return is_cut(b"".join(map(self._token_bytes, last))[-MAX_CUT:])
 
     def _release(self) -> str:
         if self.stopped:
             return ""
-        if len(self._ids) - self._before <= self._unstoppable:
+        if not self._stops or len(self._ids) - self._before <= self._unstoppable:
             return self._give(len(self._held))
         matches = [(index, len(stop), stop) for stop in self._stops if (index := self._held.find(stop)) >= 0]
         if matches:
@@ -86,7 +88,7 @@ class TextStream:
         return self._give(len(self._held) - self._possible_stop())
 
     def _give(self, size: int) -> str:
-        text, self._held = self._held[:size], self._held[size:]
+        text, self._held = (self._held, "") if size == len(self._held) else (self._held[:size], self._held[size:])
         self.sent += size
         return text
 
