@@ -3,12 +3,15 @@ kernels' references, over mixed prefill and decode, prefix hits, preemption, and
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from support.engine.device_engine import FAMILIES, INTERPRETED, adapter, device_engine, finish, prompts, saved
 from support.engine.reference import ask, assert_greedy, engine, serve
+
+from pagefleet_engine.core.requests import Pooling
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,23 @@ def test_what_the_host_has_a_say_in_is_as_on_the_cpu(tmp_path: Path) -> None:
     assert [one.logprob for one in prompt_logprobs] == pytest.approx(
         [one.logprob for one in expected["scored", 0].prompt_logprobs or ()], abs=1e-4
     )
+
+
+@pytest.mark.parametrize("pooling", list(Pooling))
+def test_embeddings_are_those_of_the_cpu(pooling: Pooling, tmp_path: Path) -> None:
+    """In chunks, beside an answer."""
+    uri, _ = saved(tmp_path)
+    requests = [
+        replace(ask(str(index), prompt, 1), embed=True, pooling=pooling) for index, prompt in enumerate(prompts(4))
+    ]
+    requests.append(ask("beside", prompts(5)[4], 6))
+    expected = serve(engine(uri, kernels="reference"), requests)
+    answers = serve(device_engine(uri, max_num_batched_tokens=24, max_chunk_tokens=16), requests)  # type: ignore[arg-type]
+    assert answers["beside", 0].tokens == expected["beside", 0].tokens
+    for index in range(4):
+        mine, theirs = answers[str(index), 0].embedding, expected[str(index), 0].embedding
+        assert mine is not None and theirs is not None and len(mine) == 64
+        assert mine == pytest.approx(theirs, abs=1e-4)
 
 
 def test_a_seeded_request_draws_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ class Prompts:
         return any(self._collects(work) for work in work_items)
 
     def take(self, work_items: Sequence[Work], hidden: torch.Tensor) -> None:
-        """Collect the results of all `work_items`, or raise. `hidden` [n, hidden]: the last states of their tokens in order."""
+        """Collect the results of all `work_items`, or raise. `hidden` [n, hidden]: the last states of their tokens in order, on any
+        device; only the pooled ones leave it.
+        """
         begin = 0
         pooled: dict[str, torch.Tensor] = {}
         every: dict[str, list[TokenLogprobs]] = {}
@@ -36,7 +38,7 @@ class Prompts:
                 continue
             if request.embed:
                 before = None if work.start == 0 else self._pooled[request.request_id]
-                pooled[request.request_id] = _pool(request, rows, before)
+                pooled[request.request_id] = _pool(request, rows.float(), before)
             elif (most := request.sampling.prompt_logprobs) is not None:
                 earlier = [] if work.start == 0 else self._token_logprobs[request.request_id]
                 every[request.request_id] = earlier + self._follow(work, rows, most)

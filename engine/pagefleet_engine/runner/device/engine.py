@@ -291,7 +291,7 @@ class DeviceEngine:
     def _take_prompts(self, work_items: list[Work], landed: StepLogits) -> None:
         if landed.prompt_logits or any(work.sequence.request.embed for work in work_items):
             self._prompt_logits = list(landed.prompt_logits)
-            self._prompts.take(work_items, landed.hidden.float().cpu())
+            self._prompts.take(work_items, landed.hidden)
 
     def _keep_adapters(self) -> None:
         """Let every rank have the adapters that this one holds, and no others."""
