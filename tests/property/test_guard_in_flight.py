@@ -1,6 +1,6 @@
 """Protects the guard's evidence from clients and from silence, through the shipped counting and the shipped reader, in
 virtual time: a canary that does not answer is convicted while its clients still wait, or after they have left. Nothing that
-clients do (leave, read slowly, force headers) makes one of two identical revisions look worse. PAGEFLEET_SEEDS says how many
+clients do (leave, retry in a storm, read slowly, force headers) makes one of two identical revisions look worse. PAGEFLEET_SEEDS says how many
 services (8 in the night)."""
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ CLIENTS = {
     "leave after 10 s": Clients(leave_after=leaves(10.0)),
     "some leave after 1 s, some after 10 s, some never": Clients(leave_after=leaves(1.0, 10.0, None)),
     "leave at any time": Clients(leave_after=lambda source: source.expovariate(0.5)),
+    "retry in a storm": Clients(leave_after=leaves(1.0, 10.0), retries=4),
     "read slowly": Clients(reading=lambda source: source.choice([0.1, 60.0])),
     "force heavy requests on the canary in storms": Clients(
         leave_after=leaves(0.5, None),

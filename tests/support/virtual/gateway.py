@@ -117,13 +117,14 @@ def numbered(revision: str, count: int) -> list[str]:
 class Clients:
     """Seconds after which a client leaves if no token has come (None: never), seconds that reading takes, and headers.
 
-    `burden` is by how much longer a request with headers takes its engine.
+    A client that left asks again at once, `retries` times. `burden` is by how much longer a request with headers takes its engine.
     """
 
     leave_after: Callable[[random.Random], float | None] = lambda _: None
     reading: Callable[[random.Random], float] = lambda _: 0.5
     headers: Callable[[random.Random], dict[str, str]] = lambda _: {}
     burden: float = 1.0
+    retries: int = 0
 
 
 class Traffic:
@@ -163,6 +164,9 @@ class Traffic:
         if not self._rate:
             return
         self._events.at(now + self._random.expovariate(self._rate), self._arrive)
+        self._ask(now, self._clients.retries)
+
+    def _ask(self, now: float, retries: int) -> None:
         headers = self._clients.headers(self._random)
         request, pick = self.gateway.send(now, f"{self._random.random()}" * 20, **headers)
         wait = self._ttft[pick.revision](self._random) * (self._clients.burden if headers else 1.0)
@@ -170,10 +174,15 @@ class Traffic:
         leaves = limit is not None and limit < wait
         self.felt.append((pick.revision, min(wait, limit) if limit is not None else wait, not leaves))
         if limit is not None and leaves:
-            self._events.at(now + limit, lambda time: self.gateway.leave(request, time))
+            self._events.at(now + limit, lambda time: self._leave(request, retries, time))
             return
         self._events.at(now + wait, lambda time: self.gateway.first_token(request, wait, time))
         self._events.at(now + wait + reading, lambda time: self._end(request, time))
+
+    def _leave(self, request: str, retries: int, now: float) -> None:
+        self.gateway.leave(request, now)
+        if retries:
+            self._ask(now, retries - 1)
 
     def _end(self, request: str, now: float) -> None:
         self.gateway.end(request, now)
