@@ -14,9 +14,9 @@ from pathlib import Path
 from pagefleet_contract.model_fetch import EXIT_AGAIN
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
-from pagefleet_fetch import cache, hub, progress, transfer
+from pagefleet_fetch import bucket, cache, hub, progress, transfer
 from pagefleet_fetch.cache import Cache
-from pagefleet_fetch.files import SOURCE, Fault, Interrupted, Model
+from pagefleet_fetch.files import SOURCE, Fault, Interrupted, Model, Source
 
 CONFIGURATION_EXIT = 78
 log = logging.getLogger("pagefleet-fetch")
@@ -44,8 +44,8 @@ def _bytes(text: str) -> int:
 def _pair(text: str) -> tuple[str, str]:
     """NAME=URI. A name can hold no = and no /."""
     name, _, uri = text.partition("=")
-    if not name or "/" in name or name.startswith(".") or not uri.startswith(hub.SCHEME):
-        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=hf://org/name[@revision]")
+    if not name or "/" in name or name.startswith(".") or not uri.startswith((hub.SCHEME, bucket.SCHEME)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=hf://org/name[@revision] or NAME=s3://bucket[/prefix]")
     return name, uri
 
 
@@ -67,7 +67,8 @@ def run() -> None:
 
 def fetched(uri: str, models: Cache, meter: progress.Meter, size: int | None) -> Path:
     """The folder of the model, fetched where it is not there, within a cache of `size` bytes. Raises Fault, Interrupted or OSError."""
-    source = hub.Hub(uri, os.environ)
+    kind = bucket.Bucket if uri.startswith(bucket.SCHEME) else hub.Hub
+    source: hub.Hub | bucket.Bucket = kind(uri, os.environ)
     if source.pinned and models.complete(folder := models.folder(source.folder, source.pinned)):
         cache.touch(folder)
         return folder
@@ -89,7 +90,7 @@ def fetched(uri: str, models: Cache, meter: progress.Meter, size: int | None) ->
     return folder
 
 
-def _bring(source: hub.Hub, uri: str, models: Cache, folder: Path, model: Model) -> None:
+def _bring(source: Source, uri: str, models: Cache, folder: Path, model: Model) -> None:
     models.check_room(folder, model)
     log.info("%s: %d files, %.1f GB, version %s", uri, len(model.files), model.size / 1e9, model.version)
     transfer.fetch_all(source, model.files, folder)

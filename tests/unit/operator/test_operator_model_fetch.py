@@ -72,6 +72,23 @@ def test_a_custom_engine_fetches_by_itself() -> None:
     assert {"name": "model-cache", "mountPath": "/var/cache/pagefleet"} in pod["containers"][0]["volumeMounts"]
 
 
+def test_a_bucket_is_fetched_for_every_engine() -> None:
+    for name, argument in (
+        ("minimal", "--model=file:///tmp/models/models--llama"),
+        ("vllm", "--model=/tmp/models/models--llama"),
+    ):
+        spec = spec_of(name)
+        spec["model"] = {**spec["model"], "source": "s3://models/llama/"}
+        pod = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
+        assert argument in pod["containers"][0]["args"]
+        assert pod["initContainers"][0]["args"][-1] == "models--llama=s3://models/llama/"
+    spec = spec_of("custom")
+    spec["model"] = {**spec["model"], "source": "s3://models/llama"}
+    pod = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
+    assert {"name": "PAGEFLEET_MODEL", "value": "/tmp/models/models--llama"} in pod["containers"][0]["env"]
+    assert pod["initContainers"][0]["args"][-1] == "models--llama=s3://models/llama"
+
+
 def status(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "initContainerStatuses": [{"name": "fetch", "state": state, "lastState": {"terminated": last} if last else {}}]

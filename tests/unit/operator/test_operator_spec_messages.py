@@ -24,11 +24,15 @@ def errors(path: tuple[str, ...], value: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("model", "source"), "s3://a/b", "unsupported scheme s3://; use hf://, pvc://, oci://, file:// or python://"),
+        (
+            ("model", "source"),
+            "gs://a/b",
+            "unsupported scheme gs://; use hf://, s3://, pvc://, oci://, file:// or python://",
+        ),
         (
             ("model", "source"),
             "/models/m",
-            "must be hf://org/name[@revision], pvc://claim/path, oci://registry/name@sha256:DIGEST[/path], file:///path or "
+            "must be hf://org/name[@revision], s3://bucket[/prefix], pvc://claim/path, oci://registry/name@sha256:DIGEST[/path], file:///path or "
             "python://package/file.gguf; "
             "not '/models/m'",
         ),

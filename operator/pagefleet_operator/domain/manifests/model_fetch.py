@@ -13,7 +13,7 @@ from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, plain
-from pagefleet_operator.domain.runtimes.uris import FETCHED, fetched, link_name
+from pagefleet_operator.domain.runtimes.uris import FETCHED, HUB, fetched, link_name
 from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
 COMMAND = "pagefleet-fetch"
@@ -27,7 +27,7 @@ def container(
     """The container; None where nothing is fetched. `amounts` and `mounts` are those of the engine's container: a pod is as large as
     the larger of the two, and so no larger than without this one."""
     spec = child.spec
-    uris = () if adapter_of(spec).fetches else fetched(spec.model)
+    uris = [uri for uri in fetched(spec.model) if not (adapter_of(spec).fetches and uri.startswith(HUB))]
     if not uris:
         return None
     cache = CACHE_FOLDER if spec.model.cache_claim else OWN_CACHE

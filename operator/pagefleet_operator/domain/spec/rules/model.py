@@ -60,9 +60,9 @@ MODEL_RULES = (
     Rule(
         ("model",),
         "spec.model.cache",
-        "!has(self.cache) || self.source.startsWith('hf://')"
-        " || (has(self.speculation) && has(self.speculation.model) && self.speculation.model.startsWith('hf://'))",
-        "needs a source of hf://: it stores fetched weights; a claim that holds weights is a source of pvc://",
+        "!has(self.cache) || self.source.matches('^(hf|s3)://')"
+        " || (has(self.speculation) && has(self.speculation.model) && self.speculation.model.matches('^(hf|s3)://'))",
+        "needs a source of hf:// or s3://: it stores fetched weights; a claim that holds weights is a source of pvc://",
     ),
     Rule(
         ("engine", "scheduling"),

@@ -13,6 +13,7 @@ from pagefleet_contract.quantity import CONFIDENCE, DURATION, PART, PERCENT, QUA
 # The forms of a model's source, by its scheme.
 SOURCES: Mapping[str, str] = {
     "hf": "hf://org/name[@revision]",
+    "s3": "s3://bucket[/prefix]",
     "pvc": "pvc://claim/path",
     "oci": "oci://registry/name@sha256:DIGEST[/path]",
     "file": "file:///path",
@@ -22,7 +23,7 @@ SOURCES: Mapping[str, str] = {
 SOURCE_FORMS = f"{', '.join(_FIRST)} or {_LAST}"
 
 URI = (
-    r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?"
+    r"^((hf|file|python)://.+|s3://[a-z0-9][-a-z0-9.]*(/.*)?|pvc://[a-z0-9][-a-z0-9.]*(/.*)?"
     r"|oci://[a-z0-9][-A-Za-z0-9._:/]*@sha256:[0-9a-f]{64}(/.*)?)$"
 )
 LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # of DNS
