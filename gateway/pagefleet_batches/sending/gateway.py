@@ -51,7 +51,9 @@ class GatewayClient:
         if key:
             headers |= {"authorization": f"Bearer {key}", ACTS_FOR_HEADER: client}
         try:
-            async with self._http.post(self._url + path, data=body, headers=headers) as response:
+            # A redirect would take the key elsewhere.
+            post = self._http.post(self._url + path, data=body, headers=headers, allow_redirects=False)
+            async with post as response:
                 parts, size = [], 0
                 async for part in response.content.iter_chunked(65536):
                     parts.append(part)
@@ -70,7 +72,10 @@ class GatewayClient:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
         try:
-            async with self._http.post(self._url + PROBE_PATH, json={}, headers=headers, timeout=timeout) as response:
+            post = self._http.post(
+                self._url + PROBE_PATH, json={}, headers=headers, timeout=timeout, allow_redirects=False
+            )
+            async with post as response:
                 await response.read()
                 return response.status
         except (aiohttp.ClientError, TimeoutError):
