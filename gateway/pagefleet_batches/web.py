@@ -21,7 +21,7 @@ from pagefleet_batches.storage.files import BATCH, FileInfo, Incoming
 from pagefleet_gateway.limits.api_keys import APIKey
 
 MAX_BODY_BYTES = 64 * 1024  # of a request that is no upload
-MAX_FIELD_BYTES = 1024
+MAX_FIELD_BYTES, MAX_FIELDS = 1024, 8
 CHUNK_BYTES = 1024 * 1024
 LEAST_SECONDS, MOST_SECONDS = 3600, 30 * DAY  # of expires_after and output_expires_after, as OpenAI has them
 MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512  # of metadata
@@ -65,12 +65,17 @@ class Api:
             raise ApiError(
                 400, "invalid_content_type", "an upload is multipart/form-data with the fields `file` and `purpose`"
             )
-        incoming, filename, fields = None, "", {}
+        fields: dict[str, str] = {}
+        incoming, filename = None, ""
         try:
             async for part in await request.multipart():
                 if not isinstance(part, BodyPartReader) or part.name is None:
                     raise ApiError(400, "invalid_multipart", "each part must be a field with a name")
                 if part.name != "file":
+                    if len(fields) == MAX_FIELDS:
+                        raise ApiError(
+                            400, "too_many_fields", f"an upload has at most {MAX_FIELDS} fields beside `file`"
+                        )
                     fields[part.name] = await _text(part, part.name)
                 elif incoming is not None:
                     raise invalid("file", "may be given once")

@@ -8,6 +8,7 @@ batches only, with their own quota; and that a wrong file is refused with the li
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import openai
 import pytest
 import yaml
@@ -316,6 +318,29 @@ async def test_wrong_requests_name_the_field(tmp_path: Path) -> None:
         await client.batches.cancel(batch.id)
         await here.ended(client, batch)
         assert (await client.files.delete(file.id)).deleted
+
+
+async def test_an_upload_that_is_none_or_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        await here.start_server()
+        url, incoming = f"{here.fleet.url}/v1/files", here.settings.folder / "incoming"
+        many = aiohttp.FormData({f"field-{number}": "x" for number in range(20)} | {"file": io.BytesIO(b"x")})
+        for data, headers, code in (
+            (many, {}, "too_many_fields"),
+            (b"{}", {"content-type": "application/json"}, "invalid_content_type"),
+            (b"nothing", {"content-type": "multipart/form-data; boundary=a"}, "invalid_multipart"),
+            (aiohttp.FormData({"purpose": "x" * 2000, "file": io.BytesIO(b"x")}), {}, "invalid_value"),
+        ):
+            async with here.fleet.http.post(url, data=data, headers=headers) as response:
+                assert (response.status, (await response.json())["error"]["code"]) == (400, code)
+        _, writer = await asyncio.open_connection("127.0.0.1", here.settings.port)
+        head = b"POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-type: multipart/form-data; boundary=a\r\ncontent-length: 9999\r\n\r\n"
+        writer.write(head + b'--a\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 5000)
+        await until(lambda: any(incoming.iterdir()))
+        writer.close()
+        await writer.wait_closed()
+        await until(lambda: not any(incoming.iterdir()))
+        assert [one async for one in await here.client().files.list()] == []
 
 
 async def test_a_gateway_without_a_batches_server_says_so(tmp_path: Path) -> None:
