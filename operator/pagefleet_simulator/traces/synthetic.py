@@ -82,6 +82,21 @@ def _diurnal(at: np.ndarray, total: float, random: np.random.Generator) -> np.nd
     return np.asarray(0.1 + 0.9 * np.minimum(1.0, morning + evening))
 
 
+def _waves(at: np.ndarray, total: float, random: np.random.Generator) -> np.ndarray:
+    """Three waves from a fifth of the peak to the peak, each a third of the trace."""
+    return np.asarray(0.2 + 0.8 * np.sin(np.pi * 3 * at / total) ** 2)
+
+
+def _sawtooth(at: np.ndarray, total: float, random: np.random.Generator) -> np.ndarray:
+    """A rise for twenty minutes, then at once back to a fifth; again and again."""
+    return np.asarray(0.2 + 0.8 * (at % 1200) / 1200)
+
+
+def _flash(at: np.ndarray, total: float, random: np.random.Generator) -> np.ndarray:
+    """Ten times as many requests within ten seconds, for a quarter of the trace."""
+    return np.asarray(0.1 + 0.9 * np.clip((at - 0.4 * total) / 10, 0, 1) * (at < 0.65 * total))
+
+
 def _calibration(at: np.ndarray, total: float, random: np.random.Generator) -> np.ndarray:
     """The trace of calibrations: a slow rise and fall, a step up and down, and a burst, one after the other."""
     part = at / total
@@ -92,9 +107,21 @@ def _calibration(at: np.ndarray, total: float, random: np.random.Generator) -> n
 
 SHAPES: dict[str, Shape] = {
     "steady": _steady, "noise": _noise, "step": _step, "burst": _burst, "diurnal": _diurnal, "heavy": _steady,
+    "waves": _waves, "sawtooth": _sawtooth, "flash": _flash,
 }  # fmt: skip
 EVERY = {**SHAPES, "calibration": _calibration}
-HOURS = {"calibration": 1.0, "steady": 2.0, "noise": 3.0, "step": 2.0, "burst": 4.0, "diurnal": 24.0, "heavy": 2.0}
+HOURS = {
+    "calibration": 1.0,
+    "steady": 2.0,
+    "noise": 3.0,
+    "step": 2.0,
+    "burst": 4.0,
+    "diurnal": 24.0,
+    "heavy": 2.0,
+    "waves": 2.0,
+    "sawtooth": 2.0,
+    "flash": 1.0,
+}
 
 
 def build(name: str, peak: float, seed: int = 0, hours: float | None = None, lengths: Lengths | None = None) -> Trace:
