@@ -73,7 +73,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), CHANGES, st.sampled_from([1.0, 1.3, 3.0]))
 def test_the_answer_is_the_one_without_a_memo(seed: int, changes: list[str], worse: float) -> None:
     source, memo = random.Random(seed), dict[str, object]()

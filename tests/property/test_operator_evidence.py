@@ -62,7 +62,7 @@ def test_slices_that_claim_to_be_of_the_far_future_decide_nothing(start: float) 
     assert outcome(slices) is Outcome.INCONCLUSIVE
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.integers(0, 2**32),
     st.lists(st.none() | ANSWERS, min_size=1, max_size=4),
