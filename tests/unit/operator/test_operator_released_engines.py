@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,15 @@ def test_rules_and_dashboards_read_only_names_that_are_exported() -> None:
     known = {metric for name in RELEASED for metric in exported(name)}
     names = {name.removesuffix("_sum") for others in OTHERS.values() for name in others}
     assert names - known == set()
+
+
+def test_connectors_that_the_documentation_names_exist() -> None:
+    text = (Path(__file__).parents[3] / "docs/runtimes.md").read_text()
+    documents = re.findall(r"`--kv-transfer-config=(\{.*?\})`", text)
+    assert documents
+    for document in documents:
+        assert json.loads(document)["kv_connector"] in facts("vllm")["KV connectors"]
+        given = spec_of("vllm")
+        given["engine"]["args"] = [f"--kv-transfer-config={document}"]
+        assert not isinstance(parse(given), SpecErrors)
+        assert set(complaints("vllm", given["engine"]["args"])) == set()
