@@ -197,7 +197,7 @@ def test_rules_and_dashboards_read_only_names_that_are_exported() -> None:
 
 def test_connectors_that_the_documentation_names_exist() -> None:
     text = (Path(__file__).parents[3] / "docs/runtimes.md").read_text()
-    documents = re.findall(r"`--kv-transfer-config=(\{.*?\})`", text)
+    documents = re.findall(r"`--kv-transfer-config=(\{[^`]*\})`", text)
     assert documents
     for document in documents:
         assert json.loads(document)["kv_connector"] in facts("vllm")["KV connectors"]
