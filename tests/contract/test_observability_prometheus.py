@@ -174,4 +174,6 @@ async def test_other_engines_fill_the_rules_and_panels_of_what_they_tell(
         pages = [float(one["value"][1]) for one in await asked("revision:pagefleet_kv_pages_free:ratio")]
         assert pages == ([pytest.approx(free)] if free is not None else [])
         shown = await every_panel(asked, "new")
-        assert {title for board, title in shown if board == "engine" and not shown[board, title]} == OURS_ONLY | EXPORTERS | untold
+        assert {
+            title for board, title in shown if board == "engine" and not shown[board, title]
+        } == OURS_ONLY | EXPORTERS | untold

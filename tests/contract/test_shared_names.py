@@ -116,7 +116,10 @@ def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
     ("path", "taken"),
     [
         ("model.quantization", flags.BY_NAME["--quantization"].values),
-        ("engine.kvCache.dtype", {value for own in flags.BY_NAME["--kv-cache-dtype"].devices.values() for value in own}),
+        (
+            "engine.kvCache.dtype",
+            {value for own in flags.BY_NAME["--kv-cache-dtype"].devices.values() for value in own},
+        ),
         ("engine.scheduling.policy", flags.BY_NAME["--scheduling-policy"].values),
         ("engine.toolCallParser", flags.BY_NAME["--tool-call-parser"].values),
     ],
