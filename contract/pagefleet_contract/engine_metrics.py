@@ -23,6 +23,7 @@ WAITING_TOKENS = "pagefleet_num_tokens_waiting"
 MAX_SEQUENCES = "pagefleet_max_num_seqs"
 KV_USAGE = "pagefleet_kv_cache_usage_perc"
 KV_PAGES = "pagefleet_kv_pages"
+KV_PAGE_TOKENS = "pagefleet_kv_page_tokens"  # tokens of a page
 KV_PAGES_FREE = "pagefleet_kv_pages_free"  # blank ones only
 KV_PAGES_CACHED = "pagefleet_kv_pages_cached"
 PROMPT_TOKENS = "pagefleet_prompt_tokens_total"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.golden_manifests import child_of, spec_of
 
-from pagefleet_contract.engine_metrics import EngineMetrics, engine_of
+from pagefleet_contract.engine_metrics import RUNNING, EngineMetrics, engine_of
 from pagefleet_contract.names import ENGINE_ANNOTATION
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, engine_from
 from pagefleet_gateway.cluster.objects import pod_from
@@ -55,6 +55,7 @@ def test_operator_and_gateway_read_the_same(name: str) -> None:
     ours = reading_in(PAGES[name].encode(), engine_from(annotation(name)))
     assert theirs is not None
     assert ours is not None
+    assert ours.cache_tokens == (273 * 128 if name == "vllm" else 0), "only vLLM's page states the size of its pages"
     load = theirs.load
     assert (load.waiting, load.running) == (ours.waiting, ours.running)
     if load.kv_pages_total:
@@ -149,6 +150,23 @@ def test_the_gateway_meets_a_pod_at_its_engines_port() -> None:
     pod = pod_from(raw)
     assert pod is not None
     assert (pod.address, pod.engine.path, pod.engine.scraped) == ("10.0.0.7:9090", "/telemetry", True)
+
+
+@pytest.mark.parametrize(
+    ("page", "tokens"),
+    [
+        ("pagefleet_kv_pages 100\npagefleet_kv_pages_free 7\npagefleet_kv_page_tokens 16\n", 1600),
+        ("pagefleet_kv_pages 100\n", 0),
+        ('vllm:cache_config_info{block_size="16",num_gpu_blocks="50"} 1\n' * 2, 1600),
+        ('vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1\n', 0),
+        ('vllm:cache_config_info{block_size="16"} 1\n', 0),
+        ('vllm:cache_config_info{block_size="-16",num_gpu_blocks="50"} 1\n', 0),
+        ('vllm:cache_config_info{block_size="1e300",num_gpu_blocks="1e300"} 1\n', 0),
+    ],
+)
+def test_the_size_of_a_cache_is_read_where_an_engine_states_it(page: str, tokens: float) -> None:
+    reading = reading_in(f"{RUNNING} 1\n{page}".encode())
+    assert reading is not None and (reading.running, reading.cache_tokens) == (1, tokens)
 
 
 @pytest.mark.parametrize(

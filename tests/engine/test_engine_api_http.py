@@ -118,6 +118,7 @@ def test_models_and_metrics_have_their_contracted_names(client: openai.OpenAI, s
     text = served.ask("GET", "/metrics").body.decode()
     assert {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")} >= METRICS
     assert served.metric("pagefleet_kv_pages", model_name=NAME) == 2048
+    assert served.metric("pagefleet_kv_page_tokens", model_name=NAME) == 16
 
 
 def test_the_clients_error_carries_parameter_and_code(client: openai.OpenAI) -> None:

@@ -6,12 +6,13 @@ readiness and the ejection after failures already keep requests away from it. sc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pagefleet_contract import engine_metrics
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine, Reader
-from pagefleet_gateway.cluster.metrics_page import PageError, label, samples
+from pagefleet_gateway.cluster.metrics_page import PageError, label, number, samples
 from pagefleet_gateway.cluster.state import Pod
 
 MAX_AGE_SECONDS = 5.0
@@ -20,6 +21,8 @@ _RUNNING, _WAITING, _KV_USAGE, _LORA_INFO = (
     name.removeprefix(engine_metrics.PREFIX).encode()
     for name in (engine_metrics.RUNNING, engine_metrics.WAITING, engine_metrics.KV_USAGE, engine_metrics.LORA_INFO)
 )
+_KV_PAGES, _KV_PAGE_TOKENS = engine_metrics.KV_PAGES.encode(), engine_metrics.KV_PAGE_TOKENS.encode()
+_CACHE_CONFIG = b"vllm:cache_config_info"
 _PREFIXES = (engine_metrics.PREFIX.encode(), engine_metrics.VLLM_PREFIX.encode())
 _ADAPTERS = engine_metrics.RUNNING_ADAPTERS.encode()
 
@@ -32,6 +35,7 @@ class Reading:
     waiting: float = 0.0  # requests
     foreign: float = 0.0  # requests, running or waiting, that no gateway has told about
     kv_usage: float = 0.0  # share of KV pages in use, 0 to 1
+    cache_tokens: float = 0.0  # that its KV pages hold; 0: not known
     adapters: frozenset[str] = frozenset()  # LoRA adapters that it serves now
 
 
@@ -45,6 +49,9 @@ class Readings:
         """`in_flight` returns how many requests on a pod are known: this gateway's, and those that others tell about."""
         self._in_flight = in_flight
         self._readings: dict[str, tuple[Reading, float]] = {}  # uid -> (reading, steady seconds)
+        self._sizes: dict[str, tuple[str, float]] = {}  # uid -> (cache, tokens)
+        # Called with a pod's cache and the tokens that it holds, when an engine states them first and when they change.
+        self.on_size: Callable[[str, float], None] = lambda _, __: None
 
     def of(self, pod: Pod, now: float) -> Reading:
         """Return the pod's reading; all zero when there is none or it is too old."""
@@ -56,10 +63,15 @@ class Readings:
         if reading is not None:
             foreign = max(0.0, reading.running + reading.waiting - self._in_flight(pod))
             self._readings[pod.uid] = (replace(reading, foreign=foreign), now)
+            size = (pod.cache, reading.cache_tokens)
+            if reading.cache_tokens and self._sizes.get(pod.uid) != size:
+                self._sizes[pod.uid] = size
+                self.on_size(*size)
 
     def retain(self, pods: Mapping[str, Pod]) -> None:
         """Forget pods that are not among `pods`, by uid."""
         self._readings = {uid: reading for uid, reading in self._readings.items() if uid in pods}
+        self._sizes = {uid: size for uid, size in self._sizes.items() if uid in pods}
 
 
 def reading_in(text: bytes, engine: Engine = OWN_ENGINE) -> Reading | None:
@@ -71,7 +83,11 @@ def reading_in(text: bytes, engine: Engine = OWN_ENGINE) -> Reading | None:
         if not (running or waiting or usage):
             return None
         return Reading(
-            running=sum(running), waiting=sum(waiting), kv_usage=max(usage, default=0.0), adapters=_adapters(text)
+            running=sum(running),
+            waiting=sum(waiting),
+            kv_usage=max(usage, default=0.0),
+            adapters=_adapters(text),
+            cache_tokens=_cache_tokens(text),
         )
     except PageError:
         return None
@@ -91,7 +107,13 @@ def _configured_reading(text: bytes, engine: Engine, running: Reader, waiting: R
         return None
     if not run or not wait:
         return None
-    return Reading(running=sum(run), waiting=sum(wait), kv_usage=min(1.0, max(0.0, usage)), adapters=adapters)
+    return Reading(
+        running=sum(run),
+        waiting=sum(wait),
+        kv_usage=min(1.0, max(0.0, usage)),
+        adapters=adapters,
+        cache_tokens=_cache_tokens(text),
+    )
 
 
 def _usage_by_pages(text: bytes, engine: Engine) -> float:
@@ -101,6 +123,19 @@ def _usage_by_pages(text: bytes, engine: Engine) -> float:
     total, blank = sum(engine.kv_pages_total.values(text)), sum(engine.kv_pages_blank.values(text))
     cached = sum(engine.kv_pages_cached.values(text)) if engine.kv_pages_cached else 0.0
     return 1.0 - (blank + cached) / total if total > 0 else 0.0
+
+
+def _cache_tokens(text: bytes) -> float:
+    """Return how many tokens the KV pages of our engine or vLLM hold, those of all its caches; 0 where no page says so."""
+    try:
+        pages, sizes = (Reader(name).values(text) for name in (_KV_PAGES, _KV_PAGE_TOKENS))
+        tokens = sum(pages) * max(sizes, default=0.0)
+        for labels, _ in samples(text, _CACHE_CONFIG):
+            blocks, size = (label(labels, name) for name in (b"num_gpu_blocks", b"block_size"))
+            tokens += number(blocks) * number(size) if blocks and size else 0.0
+    except PageError:
+        return 0.0
+    return tokens if 0 < tokens < math.inf else 0.0
 
 
 def _adapters(text: bytes) -> frozenset[str]:

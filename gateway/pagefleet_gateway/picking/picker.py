@@ -98,6 +98,7 @@ class Picker:
         self._loads = LoadsAtPick(state, self._readings, ledger.expected_times, ledger.load_on)
         self.splits = Splits(rng)
         self.prefixes = Prefixes()
+        self._readings.on_size = self.prefixes.resize
         self._ranking = Ranking(ledger, self._readings, self.prefixes, rng)
         self.limits = RateLimits()
         self.charges = Charges(self.limits)
@@ -135,12 +136,8 @@ class Picker:
             if isinstance(charge, Exceeded):
                 return replace(refusals.rate_limited(service, charge), api_key=name)
             if charge.of_tokens or charge.of_requests:
-                deadline = (
-                    now
-                    + service.hold_seconds_of(service.priority(request.headers))
-                    + (service.timeout_seconds or REQUEST_SECONDS)
-                    + LOG_LINE_SECONDS
-                )
+                held = service.hold_seconds_of(service.priority(request.headers))
+                deadline = now + held + (service.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
                 self.charges.open(request.id, OpenCharge(charge, service.key, cost.prompt_tokens, deadline))
         return Admitted(request, service, cost, now, name)
 
@@ -214,18 +211,15 @@ class Picker:
         return refusals.engine_key_unknown(service) if key is None else replace(pick, engine_key=key)
 
     def _edited(self, service: Service, pick: Pick, request: Request, now: float) -> Pick:
-        """Return the pick with the changes of the body: the engine's priority, and the cap of new tokens while the request's class
-        is saturated, or a promise is about to break."""
-        queues = self._queues(service, pick, request, now)
-        first = engine_priority(service, queues[0], filter(None, (*pick.choices, pick.mirror)))
-        if first is not None:
-            pick = replace(pick, edits=prioritized(request.body, request.path, first))
-        caps = (service.slo_output_tokens, service.peak_output_tokens if saturated(*queues) else 0)
-        if not any(caps):
-            return pick
-        most = min(filter(None, caps))
-        cap = capped(request.body, request.path, most)
-        return replace(pick, edits=pick.edits + cap, peak_output_tokens=most) if cap else pick
+        """Return the pick with the changes of the body: the engine's priority, and the cap of new tokens in a peak or at risk."""
+        pods = filter(None, (*pick.choices, pick.mirror))
+        first = engine_priority(service, service.priority(request.headers), pods)
+        edits = () if first is None else prioritized(request.body, request.path, first)
+        peak = service.peak_output_tokens  # the queues of all pods are read only where there is a cap
+        peak = peak if peak and saturated(*self._queues(service, pick, request, now)) else 0
+        most = min(filter(None, (service.slo_output_tokens, peak)), default=0)
+        cap = capped(request.body, request.path, most) if most else ()
+        return replace(pick, edits=edits + cap, peak_output_tokens=most if cap else 0) if edits or cap else pick
 
     def _queues(
         self, service: Service, pick: Pick, request: Request, now: float

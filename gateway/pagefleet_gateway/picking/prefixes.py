@@ -1,6 +1,7 @@
 """The text that each pod got lately, as block hashes: an estimate of what its prefix cache holds.
 
-Remembers, and never chooses. Bounded per cache; the least recently used block leaves first, as in the engines' caches.
+Remembers, and never chooses. Bounded per cache, by what the engine says that its cache holds; the least recently used block leaves
+first, as in the engines' caches.
 The hashes are the same in every gateway, so that one gateway can tell the others which blocks it has sent to which pod.
 """
 
@@ -11,13 +12,18 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, LONG_BLOCK_TOKENS, LONG_MARK
 
-CAPACITY = 8192  # blocks per cache: 512k tokens, about a GPU's KV cache
+CAPACITY = 8192  # blocks of 64 tokens in a cache whose size is not known: 512k tokens, about a GPU's KV cache
+MAX_CAPACITY = 32_768  # blocks that are remembered of any cache: 2M tokens
+LONG_UNITS = LONG_BLOCK_TOKENS // BLOCK_TOKENS  # a larger block counts as so many
 HASH_BYTES = 16
 LOOKS = 32  # pods that show how deep a prompt may be cached
 MAX_NEWS = 65_536  # blocks in one message to another gateway; it never learns of those that do not fit
 
-Cached = OrderedDict[bytes, None]  # the oldest block first
+RETOLD = 4  # a block is told again when so small a part of its cache is new since: else it would be forgotten elsewhere
+
+Cached = OrderedDict[bytes, int]  # the oldest block first, each with what the cache had counted when it was told last
 
 
 class Prefixes:
@@ -25,8 +31,11 @@ class Prefixes:
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
+        self._capacities: dict[str, int] = {}  # of the caches whose size is known
         self._caches: dict[str, Cached] = {}
-        self._news: dict[str, list[bytes]] = {}  # blocks that are new to a cache since `take_news`
+        self._units: dict[str, int] = {}  # what each cache's blocks count
+        self._counted: dict[str, int] = {}  # what all blocks together count that each cache ever got
+        self._news: dict[str, list[bytes]] = {}  # blocks to tell of since `take_news`
         self._news_count = 0
 
     def matched(self, cache: str, blocks: Sequence[bytes]) -> int:
@@ -59,6 +68,12 @@ class Prefixes:
             holders = [*holders, *more[: count - len(holders)]]
         return [pod for _, pod in holders]
 
+    def resize(self, cache: str, tokens: float) -> None:
+        """Remember of a cache no more than this many tokens, which its engine states."""
+        self._capacities[cache] = max(1, min(MAX_CAPACITY, int(tokens) // BLOCK_TOKENS))
+        if cache in self._caches:
+            self._evict(cache)
+
     def record(self, cache: str, blocks: Sequence[bytes]) -> None:
         """Count that the cache's pod gets these blocks now. The last is touched first: a prefix outlives what follows it."""
         new = self._touch(cache, reversed(blocks))
@@ -68,7 +83,8 @@ class Prefixes:
 
     def hear(self, cache: str, hashes: bytes) -> None:
         """Take over the blocks that another gateway has sent to a pod: their hashes, one after the other."""
-        self._touch(cache, (hashes[at : at + HASH_BYTES] for at in range(0, len(hashes) - HASH_BYTES + 1, HASH_BYTES)))
+        blocks = (hashes[at : at + HASH_BYTES] for at in range(0, len(hashes) - HASH_BYTES + 1, HASH_BYTES))
+        self._touch(cache, blocks, heard=True)
 
     def take_news(self) -> dict[str, bytes]:
         """Return the blocks that are new since the last call, by cache: their hashes, one after the other."""
@@ -82,23 +98,45 @@ class Prefixes:
             cache: b"".join(reversed(list(islice(reversed(cached), each)))) for cache, cached in self._caches.items()
         }
 
-    def _touch(self, cache: str, blocks: Iterable[bytes]) -> list[bytes]:
-        """Make these the most recently used blocks, the last one the most. Return those that are new."""
+    def _touch(self, cache: str, blocks: Iterable[bytes], heard: bool = False) -> list[bytes]:
+        """Make these the most recently used blocks, the last one the most. Return those that other gateways should hear of: the
+        new ones, and those of which they have not heard for long."""
         cached = self._caches.setdefault(cache, OrderedDict())
-        new = []
+        counted = self._counted.get(cache, 0)
+        oldest = counted - self._capacities.get(cache, self._capacity) // RETOLD
+        tell, units = [], 0
         for block in blocks:
-            if block not in cached:
-                new.append(block)
-            cached[block] = None
+            told = cached.get(block)
+            if told is None:
+                units += _units(block)
+            if told is None or told < oldest:
+                tell.append(block)
+                told = counted
+            cached[block] = counted if heard else told
             cached.move_to_end(block)
-        while len(cached) > self._capacity:
-            cached.popitem(last=False)
-        return new
+        self._counted[cache] = counted + units
+        self._units[cache] = self._units.get(cache, 0) + units
+        self._evict(cache)
+        return tell
+
+    def _evict(self, cache: str) -> None:
+        """Forget the least recently used blocks that the cache has no room for."""
+        cached, units, most = self._caches[cache], self._units[cache], self._capacities.get(cache, self._capacity)
+        while units > most:
+            units -= _units(cached.popitem(last=False)[0])
+        self._units[cache] = units
 
     def retain(self, caches: Collection[str]) -> None:
         """Forget caches that are not among `caches`."""
         self._caches = {name: cached for name, cached in self._caches.items() if name in caches}
+        self._counted = {name: counted for name, counted in self._counted.items() if name in caches}
+        self._units = {name: units for name, units in self._units.items() if name in caches}
+        self._capacities = {name: most for name, most in self._capacities.items() if name in caches}
         self._news = {name: blocks for name, blocks in self._news.items() if name in caches}
+
+
+def _units(block: bytes) -> int:
+    return LONG_UNITS if block.endswith(LONG_MARK) else 1
 
 
 def _having(holders: list[tuple[Cached, Pod]], block: bytes) -> list[tuple[Cached, Pod]]:

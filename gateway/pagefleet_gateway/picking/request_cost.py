@@ -21,6 +21,7 @@ MAX_BLOCKS = 256  # of this size: 16k tokens
 LONG_BLOCK_BYTES = 4096
 LONG_BLOCK_TOKENS = LONG_BLOCK_BYTES // TOKEN_BYTES
 MAX_LONG_BLOCKS = 512  # 512k tokens
+LONG_MARK = b"\0\1"  # how the hash of a larger block ends
 DEFAULT_OUTPUT_TOKENS = 256  # when the request names no limit
 MAX_OUTPUT_TOKENS = 2048  # clients set high limits and rarely reach them: above this a limit predicts nothing
 DEFAULT_OUTPUT_LIMIT = 4096  # charged when neither the request nor its service names a limit
@@ -104,10 +105,10 @@ def block_hashes(text: bytes, salt: str) -> tuple[bytes, ...]:
     parent = hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     hashes = []
     start = 0
-    for size, most in ((BLOCK_BYTES, MAX_BLOCKS), (LONG_BLOCK_BYTES, MAX_LONG_BLOCKS)):
+    for size, most, mark in ((BLOCK_BYTES, MAX_BLOCKS, b""), (LONG_BLOCK_BYTES, MAX_LONG_BLOCKS, LONG_MARK)):
         end = start + min((len(text) - start) // size, most) * size
         for at in range(start, end, size):
-            parent = hashlib.blake2b(parent + text[at : at + size], digest_size=16).digest()
+            parent = hashlib.blake2b(parent + text[at : at + size], digest_size=16 - len(mark)).digest() + mark
             hashes.append(parent)
         if end < start + size * most:
             break

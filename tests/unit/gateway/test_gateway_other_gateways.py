@@ -153,19 +153,35 @@ def test_the_sum_of_many_changes_is_the_sum_of_the_last_ones() -> None:
 
 
 def test_a_new_gateway_hears_the_latest_blocks_and_later_only_new_ones() -> None:
-    prefixes = Prefixes(capacity=8)
+    prefixes = Prefixes(capacity=32)
     blocks = [bytes([number]) * HASH_BYTES for number in range(6)]
     prefixes.record("pod", blocks[:4])
     assert prefixes.take_news() == {"pod": b"".join(reversed(blocks[:4]))}
     prefixes.record("pod", blocks)
     assert prefixes.take_news() == {"pod": b"".join(reversed(blocks[4:]))}
-    heard = Prefixes(capacity=8)
+    heard = Prefixes(capacity=32)
     for cache, hashes in prefixes.latest().items():
         heard.hear(cache, hashes)
     assert heard.matched("pod", blocks) == 6
     assert heard.take_news() == {}, "what was heard is not told again"
     heard.hear("pod", b"too short")
     assert heard.matched("pod", blocks) == 6
+
+
+def test_a_block_in_use_is_told_again_before_others_forget_it() -> None:
+    """Another gateway's estimate of a cache fills with what is new there. Without news of it a hot block would leave it."""
+    ours, theirs = Prefixes(capacity=16), Prefixes(capacity=16)
+    hot = [b"h" * HASH_BYTES]
+    for number in range(100):
+        ours.record("pod", hot)
+        ours.record("pod", [number.to_bytes(HASH_BYTES, "little")])
+        for cache, hashes in ours.take_news().items():
+            theirs.hear(cache, hashes)
+        assert theirs.matched("pod", hot) == 1
+    ours.record("pod", hot)
+    ours.take_news()
+    ours.record("pod", hot)
+    assert ours.take_news() == {}, "and not each time"
 
 
 def test_a_slow_listener_gets_one_message_with_the_newest_rows() -> None:

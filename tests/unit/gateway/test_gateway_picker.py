@@ -321,3 +321,27 @@ def test_the_classes_are_read_from_the_status() -> None:
     read = service_from(document)
     assert (read.shed, read.shed_for_slo, read.slo_output_tokens) == (("batch",), ("batch",), 256)
     assert service_from({**document, "status": {"spending": {"shed": "batch"}}}).shed == ()
+
+
+def test_a_prefix_that_its_pods_cache_has_no_room_for_attracts_nobody() -> None:
+    """An engine's reading states the size of its cache, which a container that starts again has too."""
+    state, readings = State(), Readings()
+    picker = Picker(state, Ledger(), random.Random(7), readings)
+    one = pod("1", "a")
+    state.put_service(Service("team", "chat", "smol", (("a", 100),)))
+    state.replace_pods([one])
+    state.confirm([one])
+    blocks = request_cost(json.dumps({"prompt": "x" * 4096}).encode()).blocks
+    picker.prefixes.record(one.cache, blocks)
+    assert picker.prefixes.matched(one.cache, blocks) == len(blocks) == 16
+    page = b"pagefleet_num_requests_running 0\npagefleet_kv_pages 32\npagefleet_kv_page_tokens 16\n"
+    readings.put(one, page, 0.0)
+    assert picker.prefixes.matched(one.cache, blocks) == 8
+    again = replace(one, container="2")
+    readings.put(again, page, 1.0)
+    picker.prefixes.record(again.cache, blocks)
+    assert picker.prefixes.matched(again.cache, blocks) == 8
+    readings.put(again, b"pagefleet_num_requests_running 0\n", 2.0)
+    picker.sweep(2.0)
+    picker.prefixes.record(one.cache, blocks)
+    assert picker.prefixes.matched(one.cache, blocks) == 8, "an engine that does not state it for a moment has it still"

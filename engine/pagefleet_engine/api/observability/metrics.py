@@ -55,6 +55,7 @@ class Metrics:
         self.slots.set(config.max_num_seqs)
         self.usage = gauge(engine_metrics.KV_USAGE, "Share of KV pages held by requests or pins, 0 to 1")
         self.pages = gauge(engine_metrics.KV_PAGES, "KV pages in all")
+        gauge(engine_metrics.KV_PAGE_TOKENS, "Tokens of a KV page").set(config.page_size)
         self.pages_free = gauge(engine_metrics.KV_PAGES_FREE, "KV pages free and blank")
         self.pages_cached = gauge(engine_metrics.KV_PAGES_CACHED, "KV pages free and holding a reusable prefix")
         self.pages_pinned = gauge("pagefleet_kv_pages_pinned", "KV pages that pins keep, held by requests or not")
