@@ -181,9 +181,9 @@ def test_the_engine_exposes_what_the_gateway_reads() -> None:
     metrics.load(stats)
     labels = 'max_lora="4",running_lora_adapters="legal,team-a/tone",waiting_lora_adapters="rude"'
     assert f"pagefleet_lora_requests_info{{{labels}}} " in metrics.text().decode()
-    assert reading_in(metrics.text()) == Reading(3, 2, 0, 0.75, frozenset({"legal", "team-a/tone"}))
+    assert reading_in(metrics.text()) == Reading(3, 2, 0, 0.75, 1600, frozenset({"legal", "team-a/tone"}))
     metrics.load(EngineStats(0, 0, 100, 20, 80, 0, 0, 0, 10))
-    assert reading_in(metrics.text()) == Reading(), "what ran before is told no more"
+    assert reading_in(metrics.text()) == Reading(cache_tokens=1600), "what ran before is told no more"
     began = time.time()
     (value,) = [line.split()[-1] for line in metrics.text().decode().splitlines() if line.startswith("pagefleet_lora")]
     assert began - 1 < float(value) < time.time() + 1
