@@ -160,7 +160,6 @@ async def test_both_fronts_of_a_gateway_share_one_picker() -> None:
         await waiting(gateway, 1)
         gone.cancel()
         state.replace_pods([pod(1)])
-        state.confirm([pod(1)])
         assert await asked == ["10.0.0.1:8000"]
         assert len(gateway.ledger) == 1
         await call.answered("10.0.0.1:8000")

@@ -18,6 +18,7 @@ import grpc
 import msgspec
 import pytest
 from support.gateway.ext_proc import World, pod
+from support.gateway.fleet import until
 
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Service, State
@@ -49,7 +50,7 @@ async def gateway(**options: object) -> AsyncIterator[Gateway]:
     try:
         await running.start()
         state.replace_pods([pod(1)])
-        state.confirm([pod(1)])
+        await until(lambda: state.are_confirmed(state.pods))  # Envoy knows it
         yield running
     finally:
         await running.close()

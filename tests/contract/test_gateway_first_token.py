@@ -71,7 +71,8 @@ async def test_a_first_token_is_reported_when_it_passes_and_not_at_the_stream_s_
     assert isinstance(token, FirstToken)
     status, felt, _ = await asking
     assert (status, token.upstream) == (200, engine.pod().address) and felt is not None
-    assert token.seconds == pytest.approx(felt, rel=0.05)
+    # The client reads a token late where the machine is busy, and the engine never sends it early.
+    assert 0.4 * 0.98 <= token.seconds <= felt * 1.05
     await until(lambda: len(fleet.lines) == 1)
     assert [token.request_id] == [line["request_id"] for line in fleet.lines]
 

@@ -11,6 +11,7 @@ from envoy.config.core.v3 import base_pb2
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
+from support.gateway.fleet import until
 
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Pod, Service, State
@@ -84,7 +85,7 @@ async def test_a_pools_requests_meet_its_pods_and_a_services_its_own() -> None:
         assert unknown.immediate_response.status.code == 404
         gateway.pools.put(POOL)
         gateway.pools.put_pod(POD)
-        state.confirm(state.pods)
+        await until(lambda: state.are_confirmed(state.pods))  # Envoy knows them
         assert endpoint(await asked(stub, "other.example.org", "qwen3")) == "10.0.0.7:9000"
         assert endpoint(await asked(stub, "chat.example.org", "qwen3")) == "10.0.0.1:8000"
         assert endpoint(await asked(stub, "other.example.org", "smol")) == "10.0.0.1:8000"
