@@ -28,6 +28,7 @@ SHORT_SECONDS = 1.0  # a watch that ends sooner, without an event, has failed: i
 CHUNK = 500  # objects in one answer of a list
 # Seconds. A pod that became ready while the API server was away is served only after the next watch: no long pauses.
 FIRST_PAUSE, GONE_PAUSE, LAST_PAUSE = 0.2, 0.5, 2.0
+ABSENT_PAUSE = 5.0  # seconds until a kind that need not be served is asked for again
 
 Raw = Mapping[str, object]
 
@@ -71,7 +72,8 @@ class Feed:
 
     `request` takes the client library's arguments of a list. `replace` gets a whole list, `upsert` and `remove` one object
     each. `required`: whether the kind must be served. Readiness waits for the first list, and of a kind that is not required
-    for the answer that it is not served. `on_list` and `on_restart` are for counting.
+    for the answer that it is not served: that is no failure, and the kind may come at any time. `on_absent` is called when a
+    kind that is not required is not served, and `on_list` and `on_restart` are for counting.
     """
 
     kind: str
@@ -80,6 +82,7 @@ class Feed:
     upsert: Callable[[Raw], None]
     remove: Callable[[Raw], None]
     required: bool = True
+    on_absent: Callable[[], None] = _nothing
     on_list: Callable[[], None] = _nothing
     on_restart: Callable[[], None] = _nothing
 
@@ -93,6 +96,7 @@ class Reflector:
         self._errors = (ReflectorError, OSError, TimeoutError, ValueError, errors)
         self._version = ""
         self._pause = FIRST_PAUSE  # grows with each failure, until the server sends something again
+        self._absent = False  # the server does not serve the kind
 
     async def run(self) -> None:
         """Follow the feed until cancelled."""
@@ -108,11 +112,23 @@ class Reflector:
                 self._version = ""
                 self._pause = min(self._pause, GONE_PAUSE)  # the server answers
             except self._errors as error:
-                self.synced |= isinstance(error, AbsentError) and not self._feed.required
+                if isinstance(error, AbsentError) and not self._feed.required:
+                    self._note_absence()
+                    await asyncio.sleep(ABSENT_PAUSE * random.uniform(0.5, 1.0))  # noqa: S311 - spreads requests
+                    continue
                 self._feed.on_restart()
                 log.warning("%s: watch interrupted: %s", self._feed.kind, error or type(error).__name__)
             await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects
             self._pause = min(self._pause * 2, LAST_PAUSE)
+
+    def _note_absence(self) -> None:
+        if not self._absent:
+            log.info(
+                "%s: the API server does not serve this kind; it is asked again every few seconds", self._feed.kind
+            )
+        self._absent, self._version, self._pause = True, "", FIRST_PAUSE
+        self._feed.on_absent()
+        self.synced = True
 
     async def _list(self) -> None:
         items: list[Raw] = []
@@ -130,7 +146,7 @@ class Reflector:
                 break
         self._feed.replace(items)
         self._version = str(metadata["resourceVersion"])
-        self.synced = True
+        self.synced, self._absent = True, False
         self._feed.on_list()
         log.info("%s: %d listed at resourceVersion %s", self._feed.kind, len(items), self._version)
 

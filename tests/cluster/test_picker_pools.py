@@ -1,5 +1,5 @@
 """Protects a picker under its shipped Role on a real API server: it follows the InferencePools that name it, of its own
-namespace, and InferenceServices beside them."""
+namespace, InferenceServices beside them, and InferenceObjectives while the cluster serves that kind."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 import yaml
 from support.cluster.gateway_api_install import install, uninstall
+from support.cluster.gateway_api_kinds import OBJECTIVES
 from support.cluster.plane import CHECKOUT, Plane
 from support.cluster.services import NAMESPACE, service
 
@@ -79,15 +80,39 @@ async def meets(state: State, name: str, ports: set[str]) -> None:
     await until(check, timeout=40, what=f"{name} has ports {ports}", interval=0.1)
 
 
-async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace(plane: Plane, tmp_path: Path) -> None:
+async def meets_priorities(state: State, expected: dict[str, tuple[tuple[str, int], ...]]) -> None:
+    """Wait until exactly these services have these priorities of requests, by InferenceObjective."""
+
+    async def check() -> bool:
+        services = state.snapshot.services.values()
+        return {one.name: one.request_priorities for one in services if one.request_priorities} == expected
+
+    await until(check, timeout=40, what=f"services have the priorities {expected}", interval=0.1)
+
+
+def objective(name: str, pool: str, **spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "inference.networking.x-k8s.io/v1alpha2",
+        "kind": "InferenceObjective",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"poolRef": {"name": pool}, **spec},
+    }
+
+
+async def shipped_account(plane: Plane, folder: Path) -> Path:
+    """Apply the shipped account and Role, and return a kubeconfig of that account."""
     printed = (await plane.kubectl.run("kustomize", str(CHECKOUT / "manifests/picker"))).out
     for document in yaml.safe_load_all(printed.replace("namespace: pagefleet-system", f"namespace: {NAMESPACE}")):
         if document["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
             await plane.kubectl.apply(document)
-    await install(plane, "inferencepools")
     authority = Authority(plane.layout.pki)
     account = authority.issue("picker", f"system:serviceaccount:{NAMESPACE}:{PICKER}")
-    own = authority.kubeconfig(tmp_path / "kubeconfig", f"https://127.0.0.1:{plane.layout.api_port}", account)
+    return authority.kubeconfig(folder / "kubeconfig", f"https://127.0.0.1:{plane.layout.api_port}", account)
+
+
+async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace(plane: Plane, tmp_path: Path) -> None:
+    await install(plane, "inferencepools")
+    own = await shipped_account(plane, tmp_path)
     state = State()
     async with following(own, state) as watch:
         await plane.kubectl.apply(POD)
@@ -100,3 +125,38 @@ async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace
         await plane.kubectl.run("delete", "inferencepool", "other", "-n", NAMESPACE)
         await meets(state, "~other", set())
     await plane.kubectl.run("delete", "pod", "other-1", "-n", NAMESPACE, "--wait=false")
+
+
+async def test_objectives_come_change_and_go_and_so_does_their_kind(plane: Plane, tmp_path: Path) -> None:
+    await install(plane, "inferencepools")
+    own = await shipped_account(plane, tmp_path)
+    await plane.kubectl.apply(POOL)
+    await plane.kubectl.apply(service("bystander"))
+    await plane.kubectl.apply(
+        {
+            **POOL,
+            "metadata": {"name": "bystander", "namespace": NAMESPACE},
+            "spec": {**POOL["spec"], "selector": {"matchLabels": {"pagefleet.io/service": "bystander"}}},
+        }
+    )
+    state = State()
+    async with following(own, state) as watch:
+
+        async def known() -> bool:
+            return watch.unsynced_reason() == "" and len(state.snapshot.services) >= 2
+
+        await until(known, timeout=40, what="a picker is ready in a cluster without InferenceObjectives", interval=0.1)
+        for _ in range(2):  # the kind comes, goes and comes again
+            await install(plane, "inferenceobjectives")
+            await plane.kubectl.apply(objective("live", "bystander", priority=10))
+            await plane.kubectl.apply(objective("batch", "other", priority=-1))
+            await plane.kubectl.apply(objective("unset", "other"))
+            await plane.kubectl.apply(objective("stray", "no-such-pool", priority=7))
+            await meets_priorities(state, {"bystander": (("live", 10),), "~other": (("batch", -1), ("unset", 0))})
+            await plane.kubectl.apply(objective("live", "bystander", priority=3))
+            await plane.kubectl.run("delete", "inferenceobjective", "batch", "-n", NAMESPACE)
+            await meets_priorities(state, {"bystander": (("live", 3),), "~other": (("unset", 0),)})
+            await plane.kubectl.run("delete", "crd", f"inferenceobjectives.{OBJECTIVES}")
+            await meets_priorities(state, {})
+            assert {"bystander", "~other"} <= {one.name for one in state.snapshot.services.values()}
+    await plane.kubectl.run("delete", "inferencepool", "other", "bystander", "-n", NAMESPACE)

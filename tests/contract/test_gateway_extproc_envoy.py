@@ -1,7 +1,7 @@
 """A real Envoy of another gateway in front of the endpoint picker, over mutual TLS, with engines behind it.
 
 Protects that a conforming gateway's requests go where the picker says, that the served endpoint, the end and the first token of
-each come back, that an engine that is gone is tried around and blamed, that clients' keys reach no engine, that a changed body
+each come back, that a request's InferenceObjective is in force, that an engine that is gone is tried around and blamed, that clients' keys reach no engine, that a changed body
 reaches the engine whole, and that a gateway
 without a certificate serves nothing and counts nowhere.
 """
@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 from support.gateway.other_envoy import OtherEnvoy
 
+from pagefleet_contract.engine_metrics import HIGHER_FIRST
 from pagefleet_contract.headers import CLIENT_HEADER, PEAK_HEADER
+from pagefleet_gateway.cluster.engines import Engine
+from pagefleet_gateway.cluster.state import OBJECTIVE_HEADER
 from pagefleet_gateway.fronts.ext_proc_tls import Pair, self_signed
 
 PICKER, GATEWAY = self_signed(["localhost"]), self_signed(["gateway"])
@@ -99,6 +103,30 @@ async def test_the_cap_of_a_peak_changes_the_body_that_the_engine_gets(tmp_path:
                 assert (response.status, response.headers[PEAK_HEADER]) == (200, "64")
                 await response.read()
             assert json.loads(await engine.requests[-1].read()) == asked | {"max_tokens": 64}
+
+
+async def test_an_objective_is_the_engines_priority_and_a_negative_one_is_shed_under_load(tmp_path: Path) -> None:
+    async with running(**options(tmp_path)) as fleet:
+        engine = await fleet.engine(STABLE)
+        pod = replace(engine.pod(), engine=Engine(priority=HIGHER_FIRST))
+        fleet.state.put_pod(pod)
+        fleet.serve((STABLE, 100))
+        fleet.state.set_request_priorities({("team", "chat"): (("live", 10), ("batch", -2))})
+        await until(lambda: pod in fleet.serving())
+        async with other(fleet, tmp_path).running() as url:
+
+            async def asked(name: str) -> int:
+                headers = {OBJECTIVE_HEADER: name}
+                async with fleet.http.post(f"{url}/v1/chat/completions", json=CHAT, headers=headers) as response:
+                    await response.read()
+                return response.status
+
+            assert [await asked(name) for name in ("live", "batch", "unknown")] == [200, 200, 200]
+            bodies = [json.loads(await one.read()) for one in engine.requests]
+            assert bodies == [CHAT | {"priority": 10}, CHAT | {"priority": -2}, CHAT]
+            engine.waiting = 3
+            await until(lambda: fleet.gateway.readings.of(pod, time.monotonic()).waiting > 0)
+            assert [await asked(name) for name in ("batch", "live")] == [429, 200]
 
 
 async def test_a_split_is_exact_through_another_gateway(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from pagefleet_contract.slo import Objective
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine
 
 ServiceKey = tuple[str, str]  # namespace, name
+# Names an InferenceObjective (Gateway API Inference Extension). Clients of our own Envoy cannot send it.
+OBJECTIVE_HEADER = "x-gateway-inference-objective"
 
 
 @dataclass(frozen=True)
@@ -75,20 +77,42 @@ class Service:
     output_limit: int = 0  # tokens that an answer may have; 0: as many as the model has room for
     max_length: int = 0  # tokens of a prompt and its answer; 0: not known
     peak_output_tokens: int = 0  # new tokens that an answer may have while its class is saturated; 0: no cap
+    request_priorities: tuple[tuple[str, int], ...] = ()  # of the InferenceObjectives of its pools, by name
 
     def priority(self, headers: Mapping[str, str]) -> int:
         """Return the first class whose headers all match, 0 the most important. A request that matches none comes after
-        them, and background work last."""
+        them, and then background work.
+
+        A request that names an InferenceObjective has the class of that number: n classes have the numbers n to 1, requests
+        of no class 0 and background work -1. Numbers above n are classes before 0.
+        """
         if is_background(headers):
             return len(self.priorities) + 1
+        number = self.objective_number(headers)
+        if number is not None:
+            return len(self.priorities) - number
         for index, required in enumerate(self.priorities):
             if all(headers.get(name) == value for name, value in required):
                 return index
         return len(self.priorities)
 
+    def objective_number(self, headers: Mapping[str, str]) -> int | None:
+        """Return the priority of the InferenceObjective that a request names; None for none, or one that is not this
+        service's."""
+        name = headers.get(OBJECTIVE_HEADER) if self.request_priorities else None
+        return None if name is None else self._request_priorities.get(name)
+
+    def is_sheddable(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request gives way under load: the InferenceObjective that it names has a negative priority."""
+        return (self.objective_number(headers) or 0) < 0
+
+    @cached_property
+    def _request_priorities(self) -> Mapping[str, int]:
+        return dict(self.request_priorities)
+
     def bounds_of(self, priority: int) -> QueueBounds:
         """Return what may wait of a class, as `priority` counts them. Requests of no class have no bounds of their own."""
-        return self.priority_bounds[priority] if priority < len(self.priority_bounds) else NO_QUEUE_BOUNDS
+        return self.priority_bounds[priority] if 0 <= priority < len(self.priority_bounds) else NO_QUEUE_BOUNDS
 
     def hold_seconds_of(self, priority: int) -> float:
         """Return how long a request of a class may wait; 0: not at all."""
@@ -97,14 +121,15 @@ class Service:
 
     def class_name(self, headers: Mapping[str, str]) -> str:
         """Return the name of the request's class, "" for none."""
-        priority = self.priority(headers)
-        return self.priority_names[priority] if priority < len(self.priority_names) else ""
+        return self.name_of(self.priority(headers))
+
+    def name_of(self, priority: int) -> str:
+        """Return the name of a class, as `priority` counts them, "" for one without a name."""
+        return self.priority_names[priority] if 0 <= priority < len(self.priority_names) else ""
 
     def is_of(self, objective: Objective, priority: int) -> bool:
         """Whether requests of a class, as `priority` counts them, belong to an objective."""
-        if not objective.priority:
-            return True
-        return priority < len(self.priority_names) and self.priority_names[priority] == objective.priority
+        return not objective.priority or self.name_of(priority) == objective.priority
 
     @property
     def key(self) -> ServiceKey:
@@ -171,6 +196,7 @@ class State:
     def __init__(self) -> None:
         self._services: dict[ServiceKey, Service] = {}
         self._pods: dict[str, Pod] = {}
+        self._request_priorities: Mapping[ServiceKey, tuple[tuple[str, int], ...]] = {}
         self._confirmed: frozenset[Pod] = frozenset()
         self._snapshot: Snapshot | None = None
         self.pods_changed = asyncio.Event()
@@ -199,6 +225,12 @@ class State:
     def replace_services(self, services: Iterable[Service]) -> None:
         self._services = {service.key: service for service in services}
         self._invalidate()
+
+    def set_request_priorities(self, priorities: Mapping[ServiceKey, tuple[tuple[str, int], ...]]) -> None:
+        """Replace the priorities of all services' InferenceObjectives."""
+        if self._request_priorities != priorities:
+            self._request_priorities = priorities
+            self._invalidate()
 
     def put_pod(self, pod: Pod) -> None:
         known = self._pods.get(pod.uid)
@@ -242,8 +274,12 @@ class State:
             if pod.ready or (pod.namespace, pod.service) not in served:
                 revisions = pods.setdefault((pod.namespace, pod.service), {})
                 revisions.setdefault(pod.revision, []).append(pod)
+        services = dict(self._services)
+        for key, priorities in self._request_priorities.items():
+            if key in services:
+                services[key] = replace(services[key], request_priorities=priorities)
         return Snapshot(
-            services=dict(self._services),
+            services=services,
             by_model={model: tuple(keys) for model, keys in by_model.items()},
             pods={key: {name: tuple(group) for name, group in by.items()} for key, by in pods.items()},
         )

@@ -23,7 +23,7 @@ class Waiting:
     """The requests of one class that wait in a gateway, and their bytes. `unbound` of them may go to any pod with traffic, and
     `tenants` are whose they are."""
 
-    priority: int  # 0 is the most important
+    priority: int  # the smaller, the more important; as `Service.priority` counts
     requests: int
     bytes: int
     unbound: int
@@ -118,7 +118,7 @@ def _read(row: object) -> Waiting | None:
     """Read a row. A gateway of an older version tells no tenants."""
     if not isinstance(row, list) or len(row) not in (4, 5):
         return None
-    if not all(type(value) is int and 0 <= value <= MAX_COUNT for value in row[:4]) or not row[1]:
+    if not all(type(value) is int and abs(value) <= MAX_COUNT for value in row[:4]) or min(row[1:4]) < 0 or not row[1]:
         return None
     tenants = row[4][:MAX_TENANTS] if len(row) > 4 and isinstance(row[4], list) else ()
     return Waiting(row[0], row[1], row[2], row[3], tuple(one for one in tenants if isinstance(one, str)))

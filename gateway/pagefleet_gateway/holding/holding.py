@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pagefleet_contract.traffic import MAX_HELD_BYTES, MAX_HELD_REQUESTS
 from pagefleet_gateway.cluster.state import Service, ServiceKey
-from pagefleet_gateway.holding.elsewhere import Waiting, surplus
+from pagefleet_gateway.holding.elsewhere import MAX_CLASSES, Waiting, surplus
 from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
 from pagefleet_gateway.holding.shares import tenant_of
 from pagefleet_gateway.holding.turns import Turns
@@ -79,17 +79,25 @@ class Holding:
         classes = (None if queue is None else queue.first_priority, self.turns.elsewhere.first(key))
         return min((one for one in classes if one is not None), default=None)
 
+    def _is_outranked(self, key: ServiceKey, priority: int) -> bool:
+        """Return whether a request of a more important class waits in any gateway."""
+        first = self._held_class(key)
+        return first is not None and first < priority
+
     def rows(self) -> Mapping[str, list[list[object]]]:
         """Return what waits here, for another gateway: by `namespace/name` a row for each class."""
-        return {"/".join(key): [waiting.row for waiting in self._waiting(key)] for key in self._queues}
+        return {"/".join(key): self._rows(key) for key in self._queues}
 
     def take_changed(self) -> Mapping[str, list[list[object]]]:
         """Return the rows of the services that have changed since the last call."""
         changed, self._changed = self._changed, set()
-        return {"/".join(key): [waiting.row for waiting in self._waiting(key)] for key in changed}
+        return {"/".join(key): self._rows(key) for key in changed}
+
+    def _rows(self, key: ServiceKey) -> list[list[object]]:
+        return [waiting.row for waiting in self._waiting(key)[:MAX_CLASSES]]
 
     def _waiting(self, key: ServiceKey) -> tuple[Waiting, ...]:
-        """Return what waits here, by class."""
+        """Return what waits here, by class, the most important first."""
         classes: dict[int, list[Entry[HeldRequest]]] = {}
         for entry in self._queues.get(key, ()):
             classes.setdefault(entry.priority, []).append(entry)
@@ -101,7 +109,7 @@ class Holding:
                 sum(one.lane == ANY_POD for one in some),
                 self.turns.first(key, priority, {one.tenant for one in some if one.lane == ANY_POD}),
             )
-            for priority, some in classes.items()
+            for priority, some in sorted(classes.items())
         )
 
     def hear(self, gateway: str, rows: object, served: object = None, *, whole: bool) -> None:
@@ -168,8 +176,9 @@ class Holding:
         service, lane = admitted.service, self._picker.lane(admitted)
         priority, tenant = service.priority(request.headers), _tenant(admitted)
         queue = self._queues.get(service.key)
-        waits = queue is not None and queue.has_lane(lane)
-        if service.hold_seconds_of(priority) > 0 and not waits:
+        drops = service.is_sheddable(request.headers) and self._is_outranked(service.key, priority)
+        waits = queue is not None and queue.has_lane(lane) and not drops
+        if service.hold_seconds_of(priority) > 0 and not (waits or drops):
             self.turns.arrive(service.key, priority, tenant)
             waits = self._yields(admitted, lane, priority, tenant)
         if self._closed or not waits:

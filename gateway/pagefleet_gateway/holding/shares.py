@@ -7,6 +7,7 @@ so the counts differ only by what is on its way. Tenants are named by digests, b
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 
@@ -14,7 +15,9 @@ from pagefleet_gateway.limits.buckets import digest
 
 LEAD = 512  # tokens by which a tenant may be ahead of one that waits in another gateway
 MAX_TENANTS = 1024  # of one class that are remembered
+MAX_CLASSES = 64  # of one service that are remembered
 MAX_TOKENS = 1 << 48
+CLASS = re.compile("-?[0-9]{1,10}")  # a class as `Service.priority` counts them
 
 
 def tenant_of(value: str) -> str:
@@ -71,7 +74,10 @@ class Shares:
         return any(self.of(priority, other) + LEAD < own for other in others)
 
     def _set(self, priority: int, tenant: str, tokens: int) -> None:
-        counts = self._tokens.setdefault(priority, OrderedDict())
+        counts = self._tokens.pop(priority, None) or OrderedDict()
+        self._tokens[priority] = counts
+        if len(self._tokens) > MAX_CLASSES:
+            del self._tokens[next(iter(self._tokens))]  # the one that was counted least recently
         counts[tenant] = tokens
         counts.move_to_end(tenant)
         if len(counts) > MAX_TENANTS:
@@ -84,4 +90,4 @@ def _name(priority: int, tenant: str) -> str:
 
 def _read(name: object) -> tuple[int, str] | None:
     priority, _, tenant = name.partition("/") if isinstance(name, str) else ("", "", "")
-    return (int(priority), tenant) if len(priority) < 3 and priority.isdecimal() and len(tenant) == 16 else None
+    return (int(priority), tenant) if CLASS.fullmatch(priority) and len(tenant) == 16 else None

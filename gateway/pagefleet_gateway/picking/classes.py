@@ -16,11 +16,14 @@ from pagefleet_gateway.cluster.state import Pod, Service
 
 def engine_priority(service: Service, priority: int, pods: Iterable[Pod]) -> int | None:
     """Return the priority that a request of a class has in the engines of all pods that may get it or a copy of it. None: the
-    service has no classes and this is no background work, or these engines take no priority, or not all the same one.
+    service has no classes and no InferenceObjectives and this is no background work, or these engines take no priority, or not all
+    the same one.
 
     A request of no class has 0, which is what an engine takes for a request without a priority. Background work comes after it.
+    A request that names an InferenceObjective has that one's priority.
     """
-    orders = {pod.engine.priority for pod in pods} if service.priorities or priority else {""}
+    ordered = service.priorities or service.request_priorities or priority
+    orders = {pod.engine.priority for pod in pods} if ordered else {""}
     order = orders.pop()
     if orders or not order:
         return None

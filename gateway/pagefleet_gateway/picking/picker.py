@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pagefleet_contract.headers import is_background
 from pagefleet_contract.strata import stratum
 from pagefleet_gateway.bodies.edits import Edit, capped, prioritized
 from pagefleet_gateway.cluster.readings import Readings
@@ -155,8 +154,7 @@ class Picker:
             if isinstance(instead, Pick):
                 instead_of = self._failing(snapshot, service, request, cost)
                 pick, service = replace(instead, fallback=f"{other.namespace}/{other.name}"), other
-        if isinstance(pick, Pick) and is_background(request.headers):
-            pick = refusals.no_idle_capacity(service) if gives_way(*self._queues(service, pick, request, now)) else pick
+        pick = self._given_way(service, pick, request, now)
         if isinstance(pick, Pick):
             known = content(service.key, request.body)
             pick = self._spared(service, pick, known, now)
@@ -198,6 +196,14 @@ class Picker:
         self._ledger.retries.retain(services)
         self._loads.retain(services)
         self.prefixes.retain({pod.cache for pod in self._state.pods})
+
+    def _given_way(self, service: Service, pick: Pick | Refusal, request: Request, now: float) -> Pick | Refusal:
+        """Return the pick, or a refusal where background work or a sheddable request finds no capacity that others leave."""
+        if isinstance(pick, Refusal):
+            sheddable = pick.code == refusals.OVERLOADED and service.is_sheddable(request.headers)
+            return refusals.shed(service) if sheddable else pick
+        refusal = refusals.without_capacity(service, request.headers)
+        return refusal if refusal and gives_way(*self._queues(service, pick, request, now)) else pick
 
     def _failing(self, snapshot: Snapshot, service: Service, request: Request, cost: RequestCost) -> Group | None:
         """Return the requests that one which falls back would be among. A gateway that chose the subset may be to blame."""
@@ -296,15 +302,7 @@ class Picker:
         if not forced and self._tried_enough(service, revision, pods):
             revision = max(live, key=lambda entry: (entry[0] != revision, entry[1]))[0]
         attempts = 1 + (service.retries if self._ledger.retries.allows(service.key) else 0)
-        some = self._ranking.shortlist(pods[revision], cost)
-        if all(self._ledger.ejected(pod, now) for pod in some):
-            some = pods[revision]
-        free = self._ranking.below_limit(service, some) or self._ranking.below_limit(service, pods[revision])
-        own = self._ranking.best(free, cost, attempts, now)
-        if len(own) < attempts and len(free) < len(pods[revision]):
-            own += self._ranking.best(
-                [pod for pod in pods[revision] if pod not in free], cost, attempts - len(own), now
-            )
+        own = self._ranking.choices(service, pods[revision], cost, attempts, now)
         spare: list[Pod] = []
         if len(own) < attempts:
             # All attempts carry one key.

@@ -36,9 +36,16 @@ class Ranking:
     def __init__(self, ledger: Ledger, readings: Readings, prefixes: Prefixes, rng: random.Random) -> None:
         self._ledger, self._readings, self._prefixes, self._rng = ledger, readings, prefixes, rng
 
-    def shortlist(self, pods: Sequence[Pod], cost: RequestCost) -> Sequence[Pod]:
-        """Return the pods to score for a request."""
-        return shortlist(pods, self._prefixes, cost.blocks, self._rng)
+    def choices(self, service: Service, pods: Sequence[Pod], cost: RequestCost, count: int, now: float) -> list[Pod]:
+        """Return up to `count` of a revision's pods in the order in which a request tries them: those that are full last."""
+        some = shortlist(pods, self._prefixes, cost.blocks, self._rng)
+        if all(self._ledger.ejected(pod, now) for pod in some):
+            some = pods
+        free = self.below_limit(service, some) or self.below_limit(service, pods)
+        own = self.best(free, cost, count, now)
+        if len(own) < count and len(free) < len(pods):
+            own += self.best([pod for pod in pods if pod not in free], cost, count - len(own), now)
+        return own
 
     def below_limit(self, service: Service, pods: Sequence[Pod]) -> Sequence[Pod]:
         """Return the pods that may get one more request, those of all gateways counted."""

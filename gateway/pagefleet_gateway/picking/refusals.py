@@ -6,9 +6,10 @@ A message names the object, the number or limit, and the next step of the client
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
-from pagefleet_contract.headers import BACKGROUND, PRIORITY_HEADER
+from pagefleet_contract.headers import BACKGROUND, PRIORITY_HEADER, is_background
 from pagefleet_gateway.cluster.state import Service
 from pagefleet_gateway.limits.rate_limits import Exceeded
 from pagefleet_gateway.picking.routing import Refusal
@@ -20,13 +21,23 @@ NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that end by 
 RATE_LIMITED = "rate_limit_exceeded"
 NO_IDLE_CAPACITY = "no_idle_capacity"
 NO_POD_IN_SUBSET = "no_pod_in_subset"
+SHED = "sheddable_dropped"
 MIB = 1024 * 1024
 
 
-def no_idle_capacity(service: Service) -> Refusal:
-    """Background work gives way: requests of more important classes wait, or every engine has requests waiting."""
-    message = f"{_name(service)} has no idle capacity for a request with `{PRIORITY_HEADER}: {BACKGROUND}`"
-    return _too_many(service, NO_IDLE_CAPACITY, message, OVERLOADED_RETRY_AFTER_SECONDS)
+def without_capacity(service: Service, headers: Mapping[str, str]) -> Refusal | None:
+    """Refuse a request that gives way: background work, or one whose InferenceObjective has a negative priority. None for any
+    other request."""
+    if is_background(headers):
+        message = f"{_name(service)} has no idle capacity for a request with `{PRIORITY_HEADER}: {BACKGROUND}`"
+        return _too_many(service, NO_IDLE_CAPACITY, message, OVERLOADED_RETRY_AFTER_SECONDS)
+    return shed(service) if service.is_sheddable(headers) else None
+
+
+def shed(service: Service) -> Refusal:
+    """A request of negative priority is dropped under load: it does not wait."""
+    message = f"{_name(service)} has no capacity left for a request of negative priority (its InferenceObjective)"
+    return _too_many(service, SHED, message, OVERLOADED_RETRY_AFTER_SECONDS)
 
 
 def rate_limited(service: Service, limit: Exceeded) -> Refusal:
@@ -80,8 +91,7 @@ def class_queue_full(service: Service, priority: int) -> Refusal:
     bounds = service.bounds_of(priority)
     limits = [f"{bounds.requests} requests"] if bounds.requests else []
     limits += [f"{bounds.bytes / MIB:g} MiB"] if bounds.bytes else []
-    name = service.priority_names[priority] if priority < len(service.priority_names) else str(priority)
-    message = f"queue full for class {name!r} of {_name(service)} ({' / '.join(limits)})"
+    message = f"queue full for class {service.name_of(priority)!r} of {_name(service)} ({' / '.join(limits)})"
     return _too_many(service, "queue_full", message, RETRY_AFTER_SECONDS)
 
 

@@ -49,7 +49,8 @@ def route(snapshot: Snapshot, method: str, path: str, body: bytes, key: APIKey |
     match = PATH.match(path)
     if match is None:
         return _not_found("there is no such path; use /<namespace>/<service>/v1/... or /v1/...", "path_not_found")
-    if unquote(match["endpoint"]).rstrip("/") in ADAPTER_ENDPOINTS and not (key and key.manage_adapters):
+    # Whatever the path begins with: a gateway in front of the endpoint picker may rewrite it.
+    if unquote(match["endpoint"]).rstrip("/").endswith(ADAPTER_ENDPOINTS) and not (key and key.manage_adapters):
         message = (
             "adapters are loaded and unloaded only with an API key that has `manageAdapters: true` at this gateway"
         )

@@ -1,4 +1,4 @@
-"""Keeps the state equal to the cluster's: reflects InferenceServices, engine pods and InferencePools. Never writes to the API."""
+"""Keeps the state equal to the cluster's: reflects InferenceServices, engine pods, InferencePools and InferenceObjectives. Never writes to the API."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from pagefleet_gateway.cluster.objects import is_ready, pod_from, service_from
 from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.sharing.members import Members
+from pagefleet_gateway.watching import objectives
 from pagefleet_gateway.watching import pools as pool_kind
 from pagefleet_gateway.watching.pools import Pools, hostnames_of
 
@@ -36,8 +37,8 @@ class WatchError(RuntimeError):
 
 
 class ClusterWatch:
-    """The watches of all kinds. Use as `async with`. `namespace` "" means all. With `pools` it watches InferencePools too, and
-    every pod of the namespace.
+    """The watches of all kinds. Use as `async with`. `namespace` "" means all. With `pools` it watches InferencePools and
+    InferenceObjectives too, and every pod of the namespace.
     """
 
     def __init__(
@@ -181,7 +182,8 @@ def gateways_feed(api: client.ApiClient, namespace: str, members: Members) -> Fe
 
 
 def _with_pools(api: client.ApiClient, state: State, namespace: str, pools: Pools, feeds: list[Feed]) -> list[Feed]:
-    """Return the same feeds with the additions for InferencePools: host names, all pods, and the pools themselves."""
+    """Return the same feeds with the additions for InferencePools: host names, all pods, the pools
+    themselves and their InferenceObjectives."""
     services, pods = feeds
 
     def replace_services(items: list[Raw]) -> None:
@@ -221,5 +223,15 @@ def _with_pools(api: client.ApiClient, state: State, namespace: str, pools: Pool
         # Not required: a cluster without that kind still has InferenceServices.
         Feed(
             "InferencePool", pool_request, lambda items: pools.replace(items), pools.put, pools.remove, required=False
+        ),
+        # Nor is this one, which is an experimental kind of llm-d's.
+        Feed(
+            objectives.KIND,
+            _custom(api, namespace, objectives.GROUP, objectives.VERSION, objectives.PLURAL),
+            lambda items: pools.replace_objectives(items),
+            pools.put_objective,
+            pools.remove_objective,
+            required=False,
+            on_absent=lambda: pools.replace_objectives(()),
         ),
     ]

@@ -3,12 +3,13 @@ server with vLLM's metrics). Never chooses a pod.
 
 A pool whose selector has the label pagefleet.io/service is an InferenceService's: the gateway knows its pods and its split
 already. Any other pool is foreign. It becomes a service `~<pool>` of its own with one revision. The endpoint-picker protocol
-does not name the pool of a request. The gateway finds it by host name, by path, or by the body's `model`. Else it is the
-only foreign pool, if there is only one.
+does not name the pool of a request. The gateway finds it by path, by host name, or by the body's `model`. Else it is the
+only foreign pool, if there is only one. A route may give a pool any path, and rewrites it after the pick.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,12 +18,15 @@ from pagefleet_gateway.bodies.fields import BodyError, document
 from pagefleet_gateway.cluster.objects import container_of, is_ready
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, State
 from pagefleet_gateway.picking.picker import Request
+from pagefleet_gateway.watching.objectives import Objectives
 
 GROUP, VERSION, PLURAL = "inference.networking.k8s.io", "v1", "inferencepools"
 REVISION = "pool"  # the only revision of a foreign pool
 MARK = "~"  # not allowed in names of objects, so such a service hides no other
+SERVICE_PATH = re.compile("^/([^/]+)/([^/]+)/v1/")
 
 Raw = Mapping[str, object]
+Name = tuple[str, str]  # namespace, name
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,24 @@ class Pool:
         ]
 
 
+def names(raw: Raw, picker: str) -> bool:
+    """Whether a pool names the Service `picker` of its namespace as its picker."""
+    reference = _map(_map(raw, "spec"), "endpointPickerRef")
+    return (
+        reference.get("name") == picker and reference.get("kind", "Service") == "Service" and not reference.get("group")
+    )
+
+
+def service_of(raw: Raw) -> ServiceKey | None:
+    """Return the InferenceService that a pool is; None for a foreign pool."""
+    service = _map(_map(_map(raw, "spec"), "selector"), "matchLabels").get(SERVICE_LABEL)
+    return (_name(raw)[0], service) if isinstance(service, str) else None
+
+
 def pool_from(raw: Raw, picker: str) -> Pool | None:
     """Return a foreign pool that names the Service `picker` of its namespace as its picker; else None. Total."""
     metadata, spec = _map(raw, "metadata"), _map(raw, "spec")
-    reference = _map(spec, "endpointPickerRef")
-    if reference.get("name") != picker or reference.get("kind", "Service") != "Service" or reference.get("group"):
+    if not names(raw, picker):
         return None
     labels = {k: v for k, v in _map(_map(spec, "selector"), "matchLabels").items() if isinstance(v, str)}
     listed = spec.get("targetPorts")
@@ -100,12 +117,14 @@ def hostnames_of(raw: Raw) -> tuple[str, ...]:
 
 
 class Pools:
-    """The foreign pools, and the host names of InferenceServices. The watch feeds it InferencePools, every pod and
-    InferenceServices. It keeps `state` as if the foreign pools were services."""
+    """The foreign pools, and the host names of InferenceServices. The watch feeds it InferencePools, every pod,
+    InferenceServices and InferenceObjectives. It keeps `state` as if the foreign pools were services."""
 
     def __init__(self, state: State, picker: str) -> None:
         self._state, self._picker = state, picker
-        self._pools: dict[tuple[str, str], Pool] = {}
+        self._pools: dict[Name, Pool] = {}
+        self._own: dict[Name, ServiceKey] = {}  # pools that are InferenceServices
+        self._objectives = Objectives()
         self._raw: dict[str, Raw] = {}  # pods of no InferenceService, by uid
         self._hosts: dict[ServiceKey, tuple[str, ...]] = {}
 
@@ -117,24 +136,50 @@ class Pools:
     def pods(self) -> list[Pod]:
         return [pod for raw in self._raw.values() for pod in self._endpoints(raw)]
 
-    def replace(self, items: Iterable[Raw]) -> None:
+    def replace(self, items: list[Raw]) -> None:
         listed = [pool for raw in items if (pool := pool_from(raw, self._picker)) is not None]
         pools = {(pool.namespace, pool.name): pool for pool in listed}
         for name in set(self._pools) - set(pools):
             self._remove_pool(name)
         for pool in pools.values():
             self._upsert_pool(pool)
+        ours = [raw for raw in items if names(raw, self._picker)]
+        self._own = {_name(raw): key for raw in ours if (key := service_of(raw)) is not None}
+        self._prioritize()
 
     def put(self, raw: Raw) -> None:
-        pool = pool_from(raw, self._picker)
+        pool, key = pool_from(raw, self._picker), service_of(raw)
         if pool is None:
-            self.remove(raw)
+            self._remove_pool(_name(raw))
         else:
             self._upsert_pool(pool)
+        if key is not None and names(raw, self._picker):
+            self._own[_name(raw)] = key
+        else:
+            self._own.pop(_name(raw), None)
+        self._prioritize()
 
     def remove(self, raw: Raw) -> None:
-        metadata = _map(raw, "metadata")
-        self._remove_pool((str(metadata.get("namespace")), str(metadata.get("name"))))
+        self._remove_pool(_name(raw))
+        self._own.pop(_name(raw), None)
+        self._prioritize()
+
+    def replace_objectives(self, items: Iterable[Raw]) -> None:
+        self._objectives.replace(items)
+        self._prioritize()
+
+    def put_objective(self, raw: Raw) -> None:
+        self._objectives.put(raw)
+        self._prioritize()
+
+    def remove_objective(self, raw: Raw) -> None:
+        self._objectives.remove(raw)
+        self._prioritize()
+
+    def _prioritize(self) -> None:
+        """Have the state know the priorities of the pools that there are now."""
+        foreign = {name: pool.key for name, pool in self._pools.items()}
+        self._state.set_request_priorities(self._objectives.by_service(self._own | foreign))
 
     def replace_pods(self, items: Iterable[Raw]) -> None:
         """Replace the pods of foreign pools. The caller then replaces the state's pods by a list that has `self.pods`."""
@@ -165,11 +210,21 @@ class Pools:
         self._hosts.pop(key, None)
 
     def with_service_path(self, request: Request) -> Request:
-        """Return the request with a path that names its service, where the host name or the lack of another choice gives it."""
-        if not request.path.startswith("/v1"):
+        """Return the request with a path that names its service, where the host name or the lack of another choice gives it.
+
+        What its path begins with is the route's: the endpoint begins at the last `/v1/`, or is the whole path.
+        """
+        path, mark, query = request.path.partition("?")
+        named = SERVICE_PATH.match(path)
+        if named and (named[1], named[2]) in self._state.snapshot.services:
             return request
         key = self._by_host(request.headers.get(":authority", "")) or self._only_pool(request)
-        return request if key is None else replace(request, path=f"/{key[0]}/{key[1]}{request.path}")
+        if key is None and (named or not (self._pools or self._own)):
+            return request
+        at = path.rfind("/v1/")
+        endpoint = path if at < 0 else path[at + len("/v1") :]
+        service = "" if key is None else f"/{key[0]}/{key[1]}"
+        return replace(request, path=f"{service}/v1{endpoint}{mark}{query}")
 
     def _by_host(self, authority: str) -> ServiceKey | None:
         """Return the most specific match, in the order of HTTPRoutes: a whole name first, then the longest `*.` suffix."""
@@ -198,7 +253,7 @@ class Pools:
             for pod in pool.pods(raw):
                 self._state.put_pod(pod)
 
-    def _remove_pool(self, key: tuple[str, str]) -> None:
+    def _remove_pool(self, key: Name) -> None:
         pool = self._pools.pop(key, None)
         if pool is not None:
             self._state.remove_service(pool.key)
@@ -218,6 +273,11 @@ def _model(body: bytes) -> str:
         return ""
     model = None if fields is None else fields.get("model")
     return model if isinstance(model, str) else ""
+
+
+def _name(raw: Raw) -> Name:
+    metadata = _map(raw, "metadata")
+    return (str(metadata.get("namespace")), str(metadata.get("name")))
 
 
 def _uid(raw: Raw) -> str:

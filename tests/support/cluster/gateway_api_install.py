@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.cluster.gateway_api_kinds import GATEWAY, INFERENCE, documents
+from support.cluster.gateway_api_kinds import GATEWAY, INFERENCE, OBJECTIVES, documents
 from support.cluster.plane import Plane
 
 from pagefleet_local.fleet.kubectl import until
@@ -28,5 +28,5 @@ async def install(plane: Plane, plural: str, *, first_api: bool = False) -> None
 
 
 async def uninstall(plane: Plane) -> None:
-    for name in (f"httproutes.{GATEWAY}", f"inferencepools.{INFERENCE}"):
+    for name in (f"httproutes.{GATEWAY}", f"inferencepools.{INFERENCE}", f"inferenceobjectives.{OBJECTIVES}"):
         await plane.kubectl.run("delete", "crd", name, "--ignore-not-found")

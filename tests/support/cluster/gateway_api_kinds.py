@@ -1,7 +1,7 @@
-"""The schemas of HTTPRoute and InferencePool for the tests' API server, written from the kinds' published references.
+"""The schemas of HTTPRoute, InferencePool and InferenceObjective for the tests' API server, written from the kinds' published references.
 
-https://gateway-api.sigs.k8s.io/reference/spec/ (v1.3, standard channel) and
-https://gateway-api-inference-extension.sigs.k8s.io/reference/spec (v1): the fields, types, bounds, enums, defaults and
+https://gateway-api.sigs.k8s.io/reference/spec/ (v1.3, standard channel),
+https://gateway-api-inference-extension.sigs.k8s.io/reference/spec (v1) and llm-d's reference of InferenceObjective (v1alpha2): the fields, types, bounds, enums, defaults and
 list types by which an API server checks and prunes an object; no descriptions, and no CEL rules, which an API
 server of 1.20 refuses. Nothing here is copied from the upstream files; to run against those, see `documents`.
 """
@@ -17,6 +17,7 @@ import yaml
 Schema = dict[str, Any]
 FOLDER = "PAGEFLEET_GATEWAY_API_CRDS"
 GATEWAY, INFERENCE = "gateway.networking.k8s.io", "inference.networking.k8s.io"
+OBJECTIVES = "inference.networking.x-k8s.io"
 DNS = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 HEADER = r"^[A-Za-z0-9!#$%&'*+\-.^_\x60|~]+$"
 DURATION = r"^([0-9]{1,5}(h|m|s|ms)){1,4}$"
@@ -26,17 +27,20 @@ FILTERS = ["RequestHeaderModifier", "ResponseHeaderModifier", "RequestMirror", "
 
 
 def documents(*, first_api: bool = False) -> dict[str, Schema]:
-    """The two CustomResourceDefinitions by plural. With `PAGEFLEET_GATEWAY_API_CRDS=FOLDER` the upstream files
-    httproutes.yaml and inferencepools.yaml of that folder, less CEL rules and defaults of "" (1.20 reads them as null). `first_api`: HTTPRoute as in
+    """The CustomResourceDefinitions by plural. With `PAGEFLEET_GATEWAY_API_CRDS=FOLDER` the upstream files
+    httproutes.yaml, inferencepools.yaml and inferenceobjectives.yaml of that folder, less CEL rules and defaults of "" (1.20 reads them as null). `first_api`: HTTPRoute as in
     Gateway API v1.0, without timeouts and shares of a mirror."""
     if os.environ.get(FOLDER) and not first_api:
         folder = Path(os.environ[FOLDER])
-        names = ("httproutes", "inferencepools")
+        names = ("httproutes", "inferencepools", "inferenceobjectives")
         return {name: without_cel(yaml.safe_load((folder / f"{name}.yaml").read_text())) for name in names}
     route = http_route(recent=not first_api)
     return {
         "httproutes": definition(GATEWAY, "HTTPRoute", "httproutes", {"v1": route, "v1beta1": route}),
         "inferencepools": definition(INFERENCE, "InferencePool", "inferencepools", {"v1": inference_pool()}),
+        "inferenceobjectives": definition(
+            OBJECTIVES, "InferenceObjective", "inferenceobjectives", {"v1alpha2": inference_objective()}
+        ),
     }
 
 
@@ -116,6 +120,12 @@ def inference_pool() -> Schema:
         "endpointPickerRef",
     )
     return root(spec, record({"parents": array(answer(), 32)}))
+
+
+def inference_objective() -> Schema:
+    kind = kind_of(INFERENCE, "InferencePool")
+    spec = record({"priority": whole(), "poolRef": record({**kind, "name": name()}, "name")}, "poolRef")
+    return root(spec, record({"conditions": {"type": "array", "items": {"type": "object"}}}))
 
 
 def root(spec: Schema, status: Schema) -> Schema:
@@ -223,6 +233,10 @@ def text(**more: Any) -> Schema:
 def integer(low: int, high: int | None = None, **more: Any) -> Schema:
     bounds = {"minimum": low} if high is None else {"minimum": low, "maximum": high}
     return {"type": "integer", "format": "int32", **bounds, **more}
+
+
+def whole() -> Schema:
+    return {"type": "integer", "format": "int32"}
 
 
 def array(items: Schema, most: int, **more: Any) -> Schema:

@@ -73,6 +73,7 @@ class Copy:
         self.names: set[str] = set()
         self.lists: list[list[str]] = []
         self.restarts = 0
+        self.absences = 0
 
     def feed(self, server: Server, required: bool = True) -> Feed:
         return Feed(
@@ -82,8 +83,13 @@ class Copy:
             lambda raw: self.names.add(_name(raw)),
             lambda raw: self.names.discard(_name(raw)),
             required,
+            on_absent=self._absent,
             on_restart=self._restarted,
         )
+
+    def _absent(self) -> None:
+        self.absences += 1
+        self.names.clear()
 
     def _replace(self, items: list[Raw]) -> None:
         self.names = {_name(raw) for raw in items}
@@ -114,13 +120,13 @@ def event(kind: str, name: str, version: int) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FIRST_PAUSE", "GONE_PAUSE", "LAST_PAUSE"):
+    for name in ("FIRST_PAUSE", "GONE_PAUSE", "LAST_PAUSE", "ABSENT_PAUSE"):
         monkeypatch.setattr(reflector, name, 0.0)
 
 
-async def follow(*answers: Response | Exception) -> tuple[Copy, Server]:
+async def follow(*answers: Response | Exception, required: bool = True) -> tuple[Copy, Server]:
     copy, server = Copy(), Server(*answers)
-    task = asyncio.create_task(Reflector(copy.feed(server), ConnectionLost).run())
+    task = asyncio.create_task(Reflector(copy.feed(server, required), ConnectionLost).run())
     ended = asyncio.create_task(server.done.wait())
     await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED, timeout=10)
     assert server.done.is_set(), "the reflector ended or stands still"
@@ -221,6 +227,20 @@ async def test_a_kind_that_is_not_required_is_synced_once_the_server_says_that_i
     await asyncio.wait_for(server.done.wait(), 10)
     task.cancel()
     assert reflected.synced is synced
+
+
+async def test_a_kind_that_goes_and_comes_back_is_forgotten_and_listed_anew_and_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    absent = [Response({"message": "not found"}, status=404) for _ in range(3)]
+    copy, server = await follow(*absent[:2], listed(7, "a"), absent[2], listed(9, "b"), required=False)
+    assert (copy.lists, copy.absences, copy.restarts) == ([["a"], ["b"]], 3, 0)
+    assert ["watch" in one for one in server.asked] == [False, False, False, True, False, True]
+    told = [record.levelname for record in caplog.records if "does not serve this kind" in record.message]
+    assert told == ["INFO", "INFO"]  # once for each time that it is away
+    copy, _ = await follow(listed(7, "a"), Response({"message": "not found"}, status=404))
+    assert (copy.absences, copy.restarts) == (0, 1)  # a kind that must be served
 
 
 async def test_pauses_grow_and_begin_again_when_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.settings import SettingError, settings_from
 from pagefleet_gateway.watching.pools import Pool, Pools, hostnames_of, pool_from
 
@@ -135,12 +136,35 @@ def world(*pools_of: str) -> tuple[State, Pools]:
         (asked("/v1/completions", "qwen2"), "/team/~qwen/v1/completions"),
         (asked("/v1/models", method="GET"), "/team/~qwen/v1/models"),
         (asked("/team/chat/v1/completions", "qwen2", "other.example.org"), "/team/chat/v1/completions"),
-        (asked("/elsewhere"), "/elsewhere"),
+        (asked("/elsewhere", "qwen2"), "/team/~qwen/v1/elsewhere"),
+        (asked("/elsewhere?to=/v1/x", "smol"), "/v1/elsewhere?to=/v1/x"),
+        (asked("/api/v1/llm/v1/chat/completions?x=1", "qwen2"), "/team/~qwen/v1/chat/completions?x=1"),
+        (asked("/team/gone/v1/completions", "qwen2"), "/team/~qwen/v1/completions"),
+        (asked("/team/gone/v1/completions", "smol"), "/team/gone/v1/completions"),
+        (asked("/llm/v1/completions", "qwen2", "chat.example.org"), "/team/chat/v1/completions"),
     ],
 )
 def test_the_service_is_found_by_host_path_model_or_because_it_is_the_only_pool(request_: Request, path: str) -> None:
     _, pools = world("qwen")
     assert pools.with_service_path(request_).path == path
+
+
+def test_any_path_is_a_pools_only_where_a_pool_names_this_picker() -> None:
+    _, pools = world()
+    assert pools.with_service_path(asked("/elsewhere", "smol")).path == "/elsewhere"
+    pools.put(pool("chat", selector={"matchLabels": {"pagefleet.io/service": "chat"}}))
+    assert pools.with_service_path(asked("/elsewhere", "smol")).path == "/v1/elsewhere"
+    pools.remove(pool("chat"))
+    assert pools.with_service_path(asked("/elsewhere", "smol")).path == "/elsewhere"
+
+
+@pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/llm/load_lora_adapter", "/llm%2Funload_lora_adapter/?x"])
+def test_no_path_leads_to_what_loads_adapters_at_run_time(path: str) -> None:
+    state, pools = world("qwen")
+    pools.put_pod(pod("1"))
+    state.confirm(state.pods)
+    answer = Picker(state, Ledger(), random.Random(1)).decide(pools.with_service_path(asked(path, "qwen2")), 0.0)
+    assert isinstance(answer, Refusal) and (answer.status, answer.code) == (403, "path_not_allowed")
 
 
 def test_two_other_pools_are_not_guessed_between() -> None:
