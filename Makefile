@@ -78,11 +78,9 @@ check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit, property
 
 .PHONY: test
 test: check test-browser ## everything: check, browser, kernels, engine parity, the real control plane, the real node
-	$(call say,"two control planes; kernels and engine; Kubernetes' current CRD server (root needed)")
+	$(call say,"a real node; two control planes; kernels and engine; Kubernetes' current CRD server: side by side (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare --no-crd-server
-	@$(ROOT) $(SUITE) plane faults engine crd
-	$(call say,"a real node (root needed)")
-	@$(ROOT) $(SUITE) node
+	@$(ROOT) $(SUITE) node plane faults engine crd
 
 # Offline: nothing of the site is loaded from elsewhere. `make check` builds it too (tests/unit/docs/test_docs_site.py).
 .PHONY: docs
