@@ -161,6 +161,7 @@ async def test_both_fronts_of_a_gateway_share_one_picker() -> None:
         gone.cancel()
         state.replace_pods([pod(1)])
         assert await asked == ["10.0.0.1:8000"]
+        assert call.granted == 31.0  # the 30 s that it may be held, and one more
         assert len(gateway.ledger) == 1
         await call.answered("10.0.0.1:8000")
         await call.end()

@@ -2,41 +2,28 @@
 
 Protects that a conforming gateway's requests go where the picker says, that the served endpoint, the end and the first token of
 each come back, that a request's InferenceObjective is in force, that an engine that is gone is tried around and blamed, that clients' keys reach no engine, that a changed body
-reaches the engine whole, and that a gateway
+reaches the engine whole, that a gateway waits while the picker holds a request, and that a gateway
 without a certificate serves nothing and counts nowhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
+from support.gateway.behind_envoy import CHAT, GATEWAY, PICKER, options, other
+from support.gateway.fleet import CANARY, STABLE, Engine, Fleet, running, until
 from support.gateway.other_envoy import OtherEnvoy
 
 from pagefleet_contract.engine_metrics import HIGHER_FIRST
 from pagefleet_contract.headers import CLIENT_HEADER, PEAK_HEADER
-from pagefleet_gateway.cluster.engines import Engine
+from pagefleet_gateway.cluster import engines
 from pagefleet_gateway.cluster.state import OBJECTIVE_HEADER
-from pagefleet_gateway.fronts.ext_proc_tls import Pair, self_signed
-
-PICKER, GATEWAY = self_signed(["localhost"]), self_signed(["gateway"])
-CHAT = {"model": "smol", "messages": [{"role": "user", "content": "hello"}]}
-
-
-def options(folder: Path) -> dict[str, object]:
-    for name, pem in (("tls.crt", PICKER.chain), ("tls.key", PICKER.key), ("ca.crt", GATEWAY.chain)):
-        (folder / name).write_bytes(pem)
-    return {"picker_port": 0, "picker_tls_folder": folder, "picker_client_ca": folder / "ca.crt"}
-
-
-def other(fleet: Fleet, folder: Path, own: Pair | None = GATEWAY, bodies: str = "FULL_DUPLEX_STREAMED") -> OtherEnvoy:
-    assert fleet.gateway.picker_port is not None
-    pods = [pod.address for pod in fleet.serving()]
-    return OtherEnvoy(folder, fleet.gateway.picker_port, pods, PICKER, own, bodies)
+from pagefleet_gateway.fronts.ext_proc_tls import self_signed
 
 
 def counted(fleet: Fleet, name: str, labels: str = "") -> float:
@@ -108,7 +95,7 @@ async def test_the_cap_of_a_peak_changes_the_body_that_the_engine_gets(tmp_path:
 async def test_an_objective_is_the_engines_priority_and_a_negative_one_is_shed_under_load(tmp_path: Path) -> None:
     async with running(**options(tmp_path)) as fleet:
         engine = await fleet.engine(STABLE)
-        pod = replace(engine.pod(), engine=Engine(priority=HIGHER_FIRST))
+        pod = replace(engine.pod(), engine=engines.Engine(priority=HIGHER_FIRST))
         fleet.state.put_pod(pod)
         fleet.serve((STABLE, 100))
         fleet.state.set_request_priorities({("team", "chat"): (("live", 10), ("batch", -2))})
@@ -127,6 +114,27 @@ async def test_an_objective_is_the_engines_priority_and_a_negative_one_is_shed_u
             engine.waiting = 3
             await until(lambda: fleet.gateway.readings.of(pod, time.monotonic()).waiting > 0)
             assert [await asked(name) for name in ("batch", "live")] == [429, 200]
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED", "NONE"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models"])
+async def test_a_gateway_waits_for_a_request_that_the_picker_holds(tmp_path: Path, mode: str, path: str) -> None:
+    async with running(**options(tmp_path)) as fleet:
+        fleet.serve((STABLE, 100), hold_seconds=30.0)
+        engine = Engine("127.0.0.9", STABLE)
+        await engine.start()
+        fleet.stack.push_async_callback(engine.stop)
+        assert fleet.gateway.picker_port is not None
+        envoy = OtherEnvoy(tmp_path, fleet.gateway.picker_port, [engine.pod().address], PICKER, GATEWAY)
+        envoy.requests, envoy.wait = mode, "0.3s"
+        async with envoy.running() as url:
+            began = time.monotonic()
+            method, body = ("GET", None) if path == "/v1/models" else ("POST", CHAT)
+            asked = asyncio.create_task(fleet.http.request(method, url + path, json=body))
+            await until(lambda: fleet.gateway.holding.held(("team", "chat")) == 1 and time.monotonic() - began > 1)
+            fleet.state.put_pod(engine.pod())
+            async with await asked as response:
+                assert response.status == 200
 
 
 async def test_a_split_is_exact_through_another_gateway(tmp_path: Path) -> None:

@@ -180,6 +180,20 @@ def test_no_role_can_widen_itself(folder: str) -> None:
             assert not {"rbac.authorization.k8s.io", "admissionregistration.k8s.io"} & words
 
 
+REPORTED = {"inferencepools", "inferenceobjectives", "httproutes"}  # kinds whose conditions others write
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_nobody_writes_the_status_of_kinds_that_gateways_report_on_and_a_picker_writes_nothing(folder: str) -> None:
+    rules = [rule for document in kustomized(folder) for rule in document.get("rules") or ()]
+    assert not {f"{kind}/status" for kind in REPORTED} & {name for rule in rules for name in rule["resources"]}
+    if folder == "picker":
+        assert {verb for rule in rules for verb in rule["verbs"]} == {"list", "watch"}
+        read = {(*rule["apiGroups"], name) for rule in rules for name in rule["resources"]}
+        assert ("inference.networking.x-k8s.io", "inferenceobjectives") in read
+        assert ("inference.networking.k8s.io", "inferencepools") in read
+
+
 TAKEN = (
     ("hostPath", "/"), ("serviceAccountName", "admin"), ("serviceAccount", "admin"), ("privileged", True),
     ("hostNetwork", True), ("hostPID", True), ("hostIPC", True), ("securityContext", {"privileged": True}),

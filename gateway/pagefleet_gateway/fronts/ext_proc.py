@@ -28,6 +28,7 @@ from pagefleet_gateway.fronts.ext_proc_messages import (
     error_of,
     headers_of,
     immediate_response,
+    more_time,
     pick_response,
     response_headers,
     served_of,
@@ -36,6 +37,7 @@ from pagefleet_gateway.fronts.ext_proc_messages import (
     with_body,
 )
 from pagefleet_gateway.fronts.first_token import FirstToken, holds_error
+from pagefleet_gateway.holding.holding import Later
 from pagefleet_gateway.measuring.access_log import LogLine
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
@@ -84,40 +86,47 @@ class Exchange:
     error: str = ""  # the code of the error that ended the answer, where the engine reports it
     _pending: asyncio.Future[Pick | Refusal] | None = None
 
-    async def responses(self, message: proto.ProcessingRequest) -> list[proto.ProcessingResponse]:
-        """Return the answers to one message; a refusal ends the request."""
+    async def responses(self, message: proto.ProcessingRequest) -> AsyncIterator[proto.ProcessingResponse]:
+        """Return the answers to one message as they come; a refusal ends the request."""
         match message.WhichOneof("request"):
             case "request_headers":
-                return await self._request_headers(message)
+                async for answer in self._request_headers(message):
+                    yield answer
             case "request_body":
-                return await self._request_body(message.request_body)
+                async for answer in self._request_body(message.request_body):
+                    yield answer
             case "request_trailers":
-                early = await self._decide_in_full_duplex() if self.pick is None else []
-                return [*early, proto.ProcessingResponse(request_trailers=proto.TrailersResponse())]
+                if self.pick is None:
+                    async for answer in self._decide_in_full_duplex():
+                        yield answer
+                yield proto.ProcessingResponse(request_trailers=proto.TrailersResponse())
             case "response_headers":
                 self._read_response_headers(message)
                 common = response_headers(self.pick, self.served) if self.pick is not None else proto.CommonResponse()
-                return [proto.ProcessingResponse(response_headers=proto.HeadersResponse(response=common))]
+                yield proto.ProcessingResponse(response_headers=proto.HeadersResponse(response=common))
             case "response_body":
+                self._read_response_body(message.response_body)
                 body = message.response_body
-                if self.headers_only:  # a gateway that did not name its modes sends bodies all the same
-                    self.headers_only = self.ended = False
-                self.ended |= body.end_of_stream
-                self.size.feed(body.body)
-                if self.streams and not self.error and holds_error(body.body):
-                    self.error = ERROR_EVENT
-                if self.streams and self.first_token is None and self.tokens_sought.feed(body.body):
-                    self.first_token = time.monotonic() - self.began
-                    if self.pick is not None and self.served in [pod.address for pod in self.pick.choices]:
-                        self.callbacks.first_token(self.id, self.first_token, self.served)
                 pieces = body_pieces(body.body, body.end_of_stream) if self.duplex[1] else [proto.CommonResponse()]
-                return [proto.ProcessingResponse(response_body=proto.BodyResponse(response=piece)) for piece in pieces]
+                for piece in pieces:
+                    yield proto.ProcessingResponse(response_body=proto.BodyResponse(response=piece))
             case "response_trailers":
                 self.ended = True
                 self.tokens = tokens_of(message.response_trailers.trailers, OUTPUT_TOKENS_HEADER) or self.tokens
                 self.error = error_of(message.response_trailers.trailers) or self.error
-                return [proto.ProcessingResponse(response_trailers=proto.TrailersResponse())]
-        return []
+                yield proto.ProcessingResponse(response_trailers=proto.TrailersResponse())
+
+    def _read_response_body(self, body: proto.HttpBody) -> None:
+        if self.headers_only:  # a gateway that did not name its modes sends bodies all the same
+            self.headers_only = self.ended = False
+        self.ended |= body.end_of_stream
+        self.size.feed(body.body)
+        if self.streams and not self.error and holds_error(body.body):
+            self.error = ERROR_EVENT
+        if self.streams and self.first_token is None and self.tokens_sought.feed(body.body):
+            self.first_token = time.monotonic() - self.began
+            if self.pick is not None and self.served in [pod.address for pod in self.pick.choices]:
+                self.callbacks.first_token(self.id, self.first_token, self.served)
 
     def close(self) -> None:
         """Report the request when its stream is over. Before the answer's end this means that the client went away."""
@@ -155,7 +164,13 @@ class Exchange:
             body_bytes=None if self.headers_only else self.size.total,
             error=self.error,
             whole=not (self.headers_only and self.streams),
-            fields={"id": self.id, "path": self.headers.get(":path", ""), "code": self.code},
+            fields={
+                "id": self.id,
+                "path": self.headers.get(":path", ""),
+                "code": self.code,
+                "attempts": attempts,
+                "upstream": upstream,
+            },
         )
 
     def _record(self, decision: Pick | Refusal) -> None:
@@ -165,15 +180,15 @@ class Exchange:
             case Refusal():
                 self.refusal = decision
 
-    def _refuse(self, refusal: Refusal) -> list[proto.ProcessingResponse]:
+    def _refuse(self, refusal: Refusal) -> proto.ProcessingResponse:
         self.refusal = refusal
-        return [immediate_response(refusal)]
+        return immediate_response(refusal)
 
     def _release_body(self) -> None:
         self.buffers.release(len(self.body))
         self.body = bytearray()
 
-    async def _request_headers(self, message: proto.ProcessingRequest) -> list[proto.ProcessingResponse]:
+    async def _request_headers(self, message: proto.ProcessingRequest) -> AsyncIterator[proto.ProcessingResponse]:
         self.headers, self.subset = headers_of(message.request_headers), subset_of(message)
         config = message.protocol_config
         full = ProcessingMode.FULL_DUPLEX_STREAMED
@@ -183,39 +198,43 @@ class Exchange:
         headers_decide = message.HasField("protocol_config") and config.request_body_mode in unbuffered
         self.headers_only = config.response_body_mode == ProcessingMode.NONE
         if message.request_headers.end_of_stream or headers_decide:
-            return await self._decide(_in_headers)
-        return [] if self.duplex[0] else [proto.ProcessingResponse(request_headers=proto.HeadersResponse())]
+            async for answer in self._decide(_in_headers):
+                yield answer
+        elif not self.duplex[0]:
+            yield proto.ProcessingResponse(request_headers=proto.HeadersResponse())
 
-    async def _request_body(self, part: proto.HttpBody) -> list[proto.ProcessingResponse]:
+    async def _request_body(self, part: proto.HttpBody) -> AsyncIterator[proto.ProcessingResponse]:
         if len(self.body) + len(part.body) > self.limits.request_bytes:
-            return self._refuse(too_large(self.limits.request_bytes))
+            yield self._refuse(too_large(self.limits.request_bytes))
+            return
         if not self.buffers.take(len(part.body)):
-            return self._refuse(buffers_full(self.limits.buffered_bytes))
+            yield self._refuse(buffers_full(self.limits.buffered_bytes))
+            return
         self.body += part.body
-        if self.duplex[0]:
-            return await self._decide_in_full_duplex() if part.end_of_stream else []
         if part.end_of_stream:
-            return await self._decide(_in_body)
-        return [proto.ProcessingResponse(request_body=proto.BodyResponse())]
+            async for answer in self._decide_in_full_duplex() if self.duplex[0] else self._decide(_in_body):
+                yield answer
+        elif not self.duplex[0]:
+            yield proto.ProcessingResponse(request_body=proto.BodyResponse())
 
-    async def _decide_in_full_duplex(self) -> list[proto.ProcessingResponse]:
+    async def _decide_in_full_duplex(self) -> AsyncIterator[proto.ProcessingResponse]:
         """Answer headers and body together, when the whole body has come."""
         body = bytes(self.body)
-        answers = await self._decide(_in_headers)
+        async for answer in self._decide(_in_headers):
+            yield answer
         if self.pick is not None and self.duplex[0]:
-            answers += [
-                proto.ProcessingResponse(request_body=proto.BodyResponse(response=piece))
-                for piece in body_pieces(edited(body, self.pick.edits), ends=True)
-            ]
-        return answers
+            for piece in body_pieces(edited(body, self.pick.edits), ends=True):
+                yield proto.ProcessingResponse(request_body=proto.BodyResponse(response=piece))
 
     async def _decide(
         self, in_message: Callable[[proto.CommonResponse, struct_pb2.Struct], proto.ProcessingResponse]
-    ) -> list[proto.ProcessingResponse]:
+    ) -> AsyncIterator[proto.ProcessingResponse]:
         path, method, body = self.headers.get(":path", ""), self.headers.get(":method", ""), bytes(self.body)
         decision = self.callbacks.decide(Request(self.id, method, path, self.headers, body, self.subset))
         if isinstance(decision, asyncio.Future):
             self._pending = decision
+            if isinstance(decision, Later) and not self.duplex[0]:  # a full-duplex exchange has no time limit
+                yield more_time(decision.seconds)
             decision = await decision
         self._release_body()
         self._record(decision)
@@ -224,9 +243,9 @@ class Exchange:
                 common, metadata = pick_response(decision)
                 if decision.edits and in_message is _in_body:
                     common = with_body(common, edited(body, decision.edits))
-                return [in_message(common, metadata)]
+                yield in_message(common, metadata)
             case Refusal():
-                return [immediate_response(decision)]
+                yield immediate_response(decision)
 
     def _read_response_headers(self, message: proto.ProcessingRequest) -> None:
         headers = headers_of(message.response_headers)
@@ -270,7 +289,7 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]  
         self.exchanges += 1
         try:
             async for message in messages:
-                for answer in await exchange.responses(message):
+                async for answer in exchange.responses(message):
                     yield answer
                     if answer.HasField("immediate_response"):
                         return

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.type.v3 import http_status_pb2
-from google.protobuf import struct_pb2
+from google.protobuf import duration_pb2, struct_pb2
 
 from pagefleet_contract.headers import CLIENT_HEADER, ERROR_HEADER, FALLBACK_HEADER, PEAK_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy.clusters import DESTINATION
@@ -23,6 +23,7 @@ METADATA = "envoy.lb"  # namespace of the picked and of the served endpoint
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET_METADATA = "envoy.lb.subset_hint"
 SUBSET = "x-gateway-destination-endpoint-subset"
+MARGIN_SECONDS = 1.0  # for the answer to a request that has waited as long as it may
 PIECE_BYTES = 60_000  # below Envoy's and gRPC's usual limits on a message
 
 
@@ -119,6 +120,13 @@ def immediate_response(refusal: Refusal) -> proto.ProcessingResponse:
             details=refusal.code,
         )
     )
+
+
+def more_time(seconds: float) -> proto.ProcessingResponse:
+    """Return the message that asks the gateway to wait so much longer for the answer. One that allows no such wait ignores it."""
+    timeout = duration_pb2.Duration()
+    timeout.FromMilliseconds(max(1, round((seconds + MARGIN_SECONDS) * 1000)))
+    return proto.ProcessingResponse(override_message_timeout=timeout)
 
 
 def with_body(common: proto.CommonResponse, body: bytes) -> proto.CommonResponse:

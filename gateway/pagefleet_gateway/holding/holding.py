@@ -30,6 +30,14 @@ FAIRNESS_ID = "x-gateway-inference-fairness-id"  # clients of our own Envoy cann
 YIELD_SECONDS = 0.1  # for a more important request of another gateway: five messages between gateways
 
 
+class Later(asyncio.Future[Decision]):
+    """The decision about a request that waits; it comes within `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.seconds = seconds
+
+
 @dataclass(frozen=True)
 class Bounds:
     """Of all services together; a service's own are in `Service`."""
@@ -42,7 +50,7 @@ class Bounds:
 class HeldRequest:
     admitted: Admitted
     lane: Lane
-    decision: asyncio.Future[Decision]
+    decision: Later
 
 
 class Holding:
@@ -243,7 +251,7 @@ class Holding:
         fair = FairQueue[HeldRequest](service.hold_requests, service.hold_bytes, self.turns.shares(service.key))
         queue = self._queues.setdefault(service.key, fair)
         loop = asyncio.get_running_loop()
-        held = HeldRequest(admitted, lane, loop.create_future())
+        held = HeldRequest(admitted, lane, Later(self._seconds(admitted)))
         if self._is_class_full(queue, service, priority, size):
             self._forget_empty(service.key)
             return refusals.class_queue_full(service, priority)

@@ -54,6 +54,7 @@ class Call:
 
     def __init__(self, stream: grpc.aio.StreamStreamCall) -> None:
         self.stream = stream
+        self.granted = 0.0  # seconds that the picker has asked for beside the gateway's own time limit
 
     async def send(self, **fields: object) -> None:
         await self.stream.write(proto.ProcessingRequest(**fields))  # type: ignore[arg-type]
@@ -61,6 +62,9 @@ class Call:
     async def read(self) -> proto.ProcessingResponse:
         answer = await asyncio.wait_for(self.stream.read(), 10)
         assert answer is not grpc.aio.EOF
+        if answer.HasField("override_message_timeout"):
+            self.granted = answer.override_message_timeout.ToMilliseconds() / 1000
+            return await self.read()
         return answer
 
     async def request(
