@@ -58,6 +58,10 @@ class AbsentError(ReflectorError):
     """The API server does not serve this kind."""
 
 
+class ForbiddenError(ReflectorError):
+    """The API server does not let this account read the kind."""
+
+
 class GoneError(ReflectorError):
     """The resourceVersion is too old: the objects must be listed again."""
 
@@ -72,8 +76,9 @@ class Feed:
 
     `request` takes the client library's arguments of a list. `replace` gets a whole list, `upsert` and `remove` one object
     each. `required`: whether the kind must be served. Readiness waits for the first list, and of a kind that is not required
-    for the answer that it is not served: that is no failure, and the kind may come at any time. `on_absent` is called when a
-    kind that is not required is not served, and `on_list` and `on_restart` are for counting.
+    for the answer that it is not served: that is no failure, and the kind may come at any time. `may_be_forbidden`: a kind that this
+    account may not read is as one that is not served, with a warning. `on_absent` is called when a kind is not served or not
+    readable and need not be. `on_list` and `on_restart` are for counting.
     """
 
     kind: str
@@ -82,6 +87,7 @@ class Feed:
     upsert: Callable[[Raw], None]
     remove: Callable[[Raw], None]
     required: bool = True
+    may_be_forbidden: bool = False
     on_absent: Callable[[], None] = _nothing
     on_list: Callable[[], None] = _nothing
     on_restart: Callable[[], None] = _nothing
@@ -112,8 +118,8 @@ class Reflector:
                 self._version = ""
                 self._pause = min(self._pause, GONE_PAUSE)  # the server answers
             except self._errors as error:
-                if isinstance(error, AbsentError) and not self._feed.required:
-                    self._note_absence()
+                if self._does_without(error):
+                    self._note_absence(error)
                     await asyncio.sleep(ABSENT_PAUSE * random.uniform(0.5, 1.0))  # noqa: S311 - spreads requests
                     continue
                 self._feed.on_restart()
@@ -121,10 +127,17 @@ class Reflector:
             await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects
             self._pause = min(self._pause * 2, LAST_PAUSE)
 
-    def _note_absence(self) -> None:
+    def _does_without(self, error: Exception) -> bool:
+        """Whether an answer means that there is nothing to follow now, and that this is no failure."""
+        absent = isinstance(error, AbsentError) and not self._feed.required
+        return absent or (isinstance(error, ForbiddenError) and self._feed.may_be_forbidden)
+
+    def _note_absence(self, error: Exception) -> None:
         if not self._absent:
-            log.info(
-                "%s: the API server does not serve this kind; it is asked again every few seconds", self._feed.kind
+            level = logging.WARNING if isinstance(error, ForbiddenError) else logging.INFO
+            what = "does not let this account list" if isinstance(error, ForbiddenError) else "does not serve"
+            log.log(
+                level, "%s: the API server %s this kind; it is asked again every few seconds", self._feed.kind, what
             )
         self._absent, self._version, self._pause = True, "", FIRST_PAUSE
         self._feed.on_absent()
@@ -210,4 +223,6 @@ def _raise(code: int, message: str) -> None:
         raise GoneError(message)
     if code == 404:
         raise AbsentError(f"{code}: {message}")
+    if code == 403:
+        raise ForbiddenError(f"{code}: {message}")
     raise ReflectorError(f"{code}: {message}")

@@ -4,6 +4,7 @@ namespace, InferenceServices beside them, and InferenceObjectives while the clus
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import AsyncIterator
@@ -146,6 +147,22 @@ async def test_objectives_come_change_and_go_and_so_does_their_kind(plane: Plane
             return watch.unsynced_reason() == "" and len(state.snapshot.services) >= 2
 
         await until(known, timeout=40, what="a picker is ready in a cluster without InferenceObjectives", interval=0.1)
+        role = json.loads((await plane.kubectl.run("get", "role", PICKER, "-n", NAMESPACE, "-o", "json")).out)
+        known_to_older = [rule for rule in role["rules"] if "inferenceobjectives" not in rule["resources"]]
+        assert len(known_to_older) == len(role["rules"]) - 1
+        older = {
+            "apiVersion": role["apiVersion"],
+            "kind": "Role",
+            "metadata": {"name": PICKER, "namespace": NAMESPACE},
+        }
+        await plane.kubectl.apply({**older, "rules": known_to_older})
+        async with following(own, State()) as with_older_role:
+
+            async def ready() -> bool:
+                return with_older_role.unsynced_reason() == ""
+
+            await until(ready, timeout=40, what="a picker is ready with a Role that lacks the kind", interval=0.1)
+        await plane.kubectl.apply({**older, "rules": role["rules"]})
         for _ in range(2):  # the kind comes, goes and comes again
             await install(plane, "inferenceobjectives")
             await plane.kubectl.apply(objective("live", "bystander", priority=10))

@@ -1,5 +1,5 @@
 """Protects that a cap of new tokens changes nothing of a request's body but its limits, and an engine's priority nothing but
-`priority`, alone and together, whatever the body holds: also where a prompt
+`priority`, and another model's name nothing but `model`, alone and together, whatever the body holds: also where a prompt
 or a tool's schema has fields of the same names, where the limit is null, is there twice or is missing, and where no JSON comes."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.bodies.edits import capped, edited, prioritized
+from pagefleet_gateway.bodies.edits import capped, edited, prioritized, renamed
 
 LIMITS = ("max_tokens", "max_completion_tokens")
 CHAT, RESPONSES = "/team/chat/v1/chat/completions", "/v1/responses?x=1"
@@ -65,6 +65,29 @@ def test_the_engines_priority_is_the_gateways_and_all_else_stays(
     both = json.loads(edited(text, prioritized(text, CHAT, priority) + capped(text, CHAT, CAP)))
     assert both == after(text) | ({"priority": found["priority"]} if "priority" in found else {})
     assert prioritized(text, "/v1/embeddings", priority) == ()
+
+
+@given(
+    BODIES,
+    st.text(max_size=20) | st.none(),
+    st.text(min_size=1, max_size=20),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+)
+def test_only_the_models_name_changes(
+    body: dict[str, Any], own: str | None, model: str, indent: int | None, ascii_only: bool
+) -> None:
+    asked = {**body, "model": own, "messages": [body["messages"], {"model": own}]}
+    text = json.dumps(asked, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    found = json.loads(renamed(text, model))
+    assert found == {**asked, "model": model}
+    without = {name: value for name, value in asked.items() if name != "model"}
+    assert json.loads(renamed(json.dumps(without).encode(), model)) == {**without, "model": model}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"model"', b"\xff{}"])
+def test_a_body_that_is_no_object_keeps_its_model(body: bytes) -> None:
+    assert renamed(body, "other") == body
 
 
 @given(st.binary(max_size=60) | VALUES.map(lambda value: json.dumps(value).encode()))

@@ -1,4 +1,4 @@
-"""Changes of numbers in a request's JSON body, as pieces to replace. Pure.
+"""Changes of fields in a request's JSON body, as pieces to replace. Pure.
 
 Envoy has the body, and the picker only names the pieces, so no body is written by the picker. Each change is checked by reading
 the changed body: a field of the same name within a prompt or a tool's schema is never changed. A change that cannot be
@@ -7,6 +7,7 @@ checked is left out.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import msgspec
 
 MAX_PLACES = 8  # fields of one name that are tried, the last first; a body with more gets the field a second time
 _GENERATING = re.compile(r"/(completions|messages|responses)(?:[?#]|$)")
-_NUMBER = rb'(?<!\\)"%s"[ \t\r\n]*:[ \t\r\n]*(-?[0-9][0-9.eE+-]*|null)'
+_VALUE = rb'(?<!\\)"%s"[ \t\r\n]*:[ \t\r\n]*(-?[0-9][0-9.eE+-]*|null|"(?:[^"\\]|\\.)*")'
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ def edited(body: bytes, edits: tuple[Edit, ...]) -> bytes:
     return b"".join([*pieces, body[at:]])
 
 
-def with_number(body: bytes, name: str, value: int) -> tuple[Edit, ...]:
-    """Return the change that sets a field of the body's object to a number; () where the body is no object.
+def with_value(body: bytes, name: str, value: int | str) -> tuple[Edit, ...]:
+    """Return the change that sets a field of the body's object to a number or a text; () where the body is no object.
 
     A field that is there is replaced, and one that is not is put first. Where a field is written in a way that is not found, it
     is put last: of two fields with one name JSON parsers take the later one.
@@ -55,18 +56,19 @@ def with_number(body: bytes, name: str, value: int) -> tuple[Edit, ...]:
     return ()
 
 
-def _places(body: bytes, name: str, value: int, *, present: bool) -> Iterator[Edit]:
+def _places(body: bytes, name: str, value: int | str, *, present: bool) -> Iterator[Edit]:
+    written = json.dumps(value)
     if not present:
         start = body.find(b"{") + 1
-        yield Edit(start, 0, f'"{name}":{value},')
+        yield Edit(start, 0, f'"{name}":{written},')
         return
-    found = list(re.finditer(_NUMBER % re.escape(name.encode()), body))
+    found = list(re.finditer(_VALUE % re.escape(name.encode()), body))
     for match in reversed(found[-MAX_PLACES:]):
-        yield Edit(match.start(1), match.end(1) - match.start(1), str(value))
-    yield Edit(body.rfind(b"}"), 0, f',"{name}":{value}')
+        yield Edit(match.start(1), match.end(1) - match.start(1), written)
+    yield Edit(body.rfind(b"}"), 0, f',"{name}":{written}')
 
 
-class _Numbers(msgspec.Struct):
+class _Changed(msgspec.Struct):
     """The fields that are changed. They are read anew for each change, so no others are decoded."""
 
     max_tokens: msgspec.Raw = msgspec.Raw(b"")
@@ -74,22 +76,28 @@ class _Numbers(msgspec.Struct):
     max_output_tokens: msgspec.Raw = msgspec.Raw(b"")
     min_tokens: msgspec.Raw = msgspec.Raw(b"")
     priority: msgspec.Raw = msgspec.Raw(b"")
+    model: msgspec.Raw = msgspec.Raw(b"")
 
 
-_decoder = msgspec.json.Decoder(_Numbers)
+_decoder = msgspec.json.Decoder(_Changed)
 
 
 def _fields(body: bytes) -> Mapping[str, object] | None:
-    """Return those of the fields of `_Numbers` that the body has; None for a body that is no object."""
+    """Return those of the fields of `_Changed` that the body has; None for a body that is no object."""
     try:
         found = _decoder.decode(body)
         return {
             name: msgspec.json.decode(raw)
-            for name in _Numbers.__struct_fields__
+            for name in _Changed.__struct_fields__
             if (raw := bytes(getattr(found, name)))
         }
     except (ValueError, RecursionError):
         return None
+
+
+def renamed(body: bytes, model: str) -> bytes:
+    """Return the body with another model's name. A body that is no object, or has nothing in it, stays as it is."""
+    return edited(body, with_value(body, "model", model))
 
 
 def prioritized(body: bytes, path: str, priority: int) -> tuple[Edit, ...]:
@@ -97,7 +105,7 @@ def prioritized(body: bytes, path: str, priority: int) -> tuple[Edit, ...]:
     without a priority has 0."""
     if not _GENERATING.search(path) or (not priority and not (_fields(body) or {}).get("priority")):
         return ()
-    return with_number(body, "priority", priority)
+    return with_value(body, "priority", priority)
 
 
 def capped(body: bytes, path: str, limit: int) -> tuple[Edit, ...]:
@@ -116,10 +124,10 @@ def capped(body: bytes, path: str, limit: int) -> tuple[Edit, ...]:
         for name in names:
             edits += _lowered(body, fields, name, limit)
     else:
-        edits += with_number(body, next((name for name in names if name in fields), names[0]), limit)
+        edits += with_value(body, next((name for name in names if name in fields), names[0]), limit)
     return (*edits, *_lowered(body, fields, "min_tokens", limit))
 
 
 def _lowered(body: bytes, fields: Mapping[str, object], name: str, limit: int) -> tuple[Edit, ...]:
     value = fields.get(name)
-    return with_number(body, name, limit) if isinstance(value, int | float) and value > limit else ()
+    return with_value(body, name, limit) if isinstance(value, int | float) and value > limit else ()

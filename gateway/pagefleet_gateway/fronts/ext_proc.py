@@ -20,10 +20,11 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
 from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER, PROMPT_TOKENS_HEADER
-from pagefleet_gateway.bodies.edits import edited
+from pagefleet_gateway.bodies.edits import edited, renamed
 from pagefleet_gateway.fronts.answer_size import AnswerSize
 from pagefleet_gateway.fronts.ext_proc_limits import Buffers, Limits, buffers_full, too_large, too_many_exchanges
 from pagefleet_gateway.fronts.ext_proc_messages import (
+    MODEL_REWRITE,
     body_pieces,
     error_of,
     headers_of,
@@ -198,7 +199,7 @@ class Exchange:
         headers_decide = message.HasField("protocol_config") and config.request_body_mode in unbuffered
         self.headers_only = config.response_body_mode == ProcessingMode.NONE
         if message.request_headers.end_of_stream or headers_decide:
-            async for answer in self._decide(_in_headers):
+            async for answer in self._decide(_in_headers, b""):
                 yield answer
         elif not self.duplex[0]:
             yield proto.ProcessingResponse(request_headers=proto.HeadersResponse())
@@ -212,24 +213,32 @@ class Exchange:
             return
         self.body += part.body
         if part.end_of_stream:
-            async for answer in self._decide_in_full_duplex() if self.duplex[0] else self._decide(_in_body):
+            duplex = self.duplex[0]
+            async for answer in self._decide_in_full_duplex() if duplex else self._decide(_in_body, self._asked()):
                 yield answer
         elif not self.duplex[0]:
             yield proto.ProcessingResponse(request_body=proto.BodyResponse())
 
     async def _decide_in_full_duplex(self) -> AsyncIterator[proto.ProcessingResponse]:
         """Answer headers and body together, when the whole body has come."""
-        body = bytes(self.body)
-        async for answer in self._decide(_in_headers):
+        body = self._asked()
+        async for answer in self._decide(_in_headers, body):
             yield answer
         if self.pick is not None and self.duplex[0]:
             for piece in body_pieces(edited(body, self.pick.edits), ends=True):
                 yield proto.ProcessingResponse(request_body=proto.BodyResponse(response=piece))
 
+    def _asked(self) -> bytes:
+        """Return the whole body that has come, with the model's name that the gateway's header gives."""
+        body, model = bytes(self.body), self.headers.get(MODEL_REWRITE, "")
+        return renamed(body, model) if model else body
+
     async def _decide(
-        self, in_message: Callable[[proto.CommonResponse, struct_pb2.Struct], proto.ProcessingResponse]
+        self,
+        in_message: Callable[[proto.CommonResponse, struct_pb2.Struct], proto.ProcessingResponse],
+        body: bytes,
     ) -> AsyncIterator[proto.ProcessingResponse]:
-        path, method, body = self.headers.get(":path", ""), self.headers.get(":method", ""), bytes(self.body)
+        path, method, came = self.headers.get(":path", ""), self.headers.get(":method", ""), bytes(self.body)
         decision = self.callbacks.decide(Request(self.id, method, path, self.headers, body, self.subset))
         if isinstance(decision, asyncio.Future):
             self._pending = decision
@@ -241,7 +250,7 @@ class Exchange:
         match decision:
             case Pick():
                 common, metadata = pick_response(decision)
-                if decision.edits and in_message is _in_body:
+                if in_message is _in_body and (decision.edits or body != came):
                     common = with_body(common, edited(body, decision.edits))
                 yield in_message(common, metadata)
             case Refusal():

@@ -24,6 +24,7 @@ SERVED = "x-gateway-destination-endpoint-served"
 SUBSET_METADATA = "envoy.lb.subset_hint"
 SUBSET = "x-gateway-destination-endpoint-subset"
 MARGIN_SECONDS = 1.0  # for the answer to a request that has waited as long as it may
+MODEL_REWRITE = "x-gateway-model-name-rewrite"  # llm-d's: the model that a request is for, in place of its body's
 PIECE_BYTES = 60_000  # below Envoy's and gRPC's usual limits on a message
 
 

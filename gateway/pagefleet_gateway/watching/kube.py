@@ -224,7 +224,7 @@ def _with_pools(api: client.ApiClient, state: State, namespace: str, pools: Pool
         Feed(
             "InferencePool", pool_request, lambda items: pools.replace(items), pools.put, pools.remove, required=False
         ),
-        # Nor is this one, which is an experimental kind of llm-d's.
+        # Nor is this one, an experimental kind of llm-d's. A Role of an older version does not name it.
         Feed(
             objectives.KIND,
             _custom(api, namespace, objectives.GROUP, objectives.VERSION, objectives.PLURAL),
@@ -232,6 +232,7 @@ def _with_pools(api: client.ApiClient, state: State, namespace: str, pools: Pool
             pools.put_objective,
             pools.remove_objective,
             required=False,
+            may_be_forbidden=True,
             on_absent=lambda: pools.replace_objectives(()),
         ),
     ]

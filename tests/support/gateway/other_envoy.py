@@ -51,6 +51,7 @@ class OtherEnvoy:
     bodies: str = "FULL_DUPLEX_STREAMED"  # the mode in which answers' bodies go to the picker
     requests: str = "FULL_DUPLEX_STREAMED"  # the mode for the bodies of requests
     wait: str = "10s"  # for an answer of the picker
+    prefix: str = "/team/chat/"  # of the paths that lead to the pool; it is taken away
     port: int = field(default=0, init=False)
 
     @asynccontextmanager
@@ -73,7 +74,7 @@ class OtherEnvoy:
 
     def _listener(self) -> Mapping[str, object]:
         picker = ext_proc("picker", self.requests, self.bodies, self.wait)
-        return listener("clients", [{"name": "all", "domains": ["*"], "routes": [_route()]}], picker)
+        return listener("clients", [{"name": "all", "domains": ["*"], "routes": [_route(self.prefix)]}], picker)
 
 
 def listener(name: str, hosts: Sequence[object], *filters: object, host: str = "127.0.0.1") -> Mapping[str, object]:
@@ -116,10 +117,10 @@ def ext_proc(cluster: str, requests: str, answers: str, wait: str = "10s") -> Ma
     return {"name": PICKER, "typed_config": config}
 
 
-def _route() -> Mapping[str, object]:
+def _route(prefix: str) -> Mapping[str, object]:
     retries = {"retry_on": "connect-failure,reset", "num_retries": 2}
     route = {"cluster": "pool", "prefix_rewrite": "/", "timeout": "0s", "retry_policy": retries}
-    return {"match": {"prefix": "/team/chat/"}, "route": route}
+    return {"match": {"prefix": prefix}, "route": route}
 
 
 def picker_cluster(name: str, port: int | None, picker: Pair, own: Pair | None) -> Mapping[str, object]:

@@ -75,7 +75,7 @@ class Copy:
         self.restarts = 0
         self.absences = 0
 
-    def feed(self, server: Server, required: bool = True) -> Feed:
+    def feed(self, server: Server, required: bool = True, may_be_forbidden: bool = False) -> Feed:
         return Feed(
             "Pod",
             server.request,
@@ -83,6 +83,7 @@ class Copy:
             lambda raw: self.names.add(_name(raw)),
             lambda raw: self.names.discard(_name(raw)),
             required,
+            may_be_forbidden,
             on_absent=self._absent,
             on_restart=self._restarted,
         )
@@ -124,9 +125,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reflector, name, 0.0)
 
 
-async def follow(*answers: Response | Exception, required: bool = True) -> tuple[Copy, Server]:
+async def follow(
+    *answers: Response | Exception, required: bool = True, may_be_forbidden: bool = False
+) -> tuple[Copy, Server]:
     copy, server = Copy(), Server(*answers)
-    task = asyncio.create_task(Reflector(copy.feed(server, required), ConnectionLost).run())
+    task = asyncio.create_task(Reflector(copy.feed(server, required, may_be_forbidden), ConnectionLost).run())
     ended = asyncio.create_task(server.done.wait())
     await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED, timeout=10)
     assert server.done.is_set(), "the reflector ended or stands still"
@@ -241,6 +244,19 @@ async def test_a_kind_that_goes_and_comes_back_is_forgotten_and_listed_anew_and_
     assert told == ["INFO", "INFO"]  # once for each time that it is away
     copy, _ = await follow(listed(7, "a"), Response({"message": "not found"}, status=404))
     assert (copy.absences, copy.restarts) == (0, 1)  # a kind that must be served
+
+
+async def test_a_kind_that_need_not_be_readable_is_as_one_that_is_not_served_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    forbidden = [Response({"message": "no"}, status=403) for _ in range(3)]
+    copy, _ = await follow(*forbidden[:2], listed(7, "a"), required=False, may_be_forbidden=True)
+    assert (copy.lists, copy.absences, copy.restarts) == ([["a"]], 2, 0)
+    told = [record.levelname for record in caplog.records if "does not let this account list" in record.message]
+    assert told == ["WARNING"]
+    copy, _ = await follow(forbidden[2], listed(7, "a"), required=False)
+    assert (copy.absences, copy.restarts) == (0, 1)  # any other kind must be readable where it is served
 
 
 async def test_pauses_grow_and_begin_again_when_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
