@@ -3,7 +3,7 @@
     python bench/gateway.py --make-peers          # once: nginx (unpacked, not installed), vllm-router, sglang-router
     python bench/gateway.py [PART ...] [--quick] [--check] [--json bench/results/gateway.json]
 
-Parts: latency, saturation, streams, picking, picks, split, stalls, churn, churn-streams, rollback (needs root: a real control plane). All of them take
+Parts: latency, saturation, streams, picking, picks, split, stalls, churn, churn-streams, kills, rollback (needs root: a real control plane). All of them take
 about ten minutes, a minute and a half with `--quick`. `--check` exits 1 when a target is missed. Load generator, stub
 engines and what is measured share the machine: figures from a machine that does anything else are worth nothing, and the
 program says how busy it was.
@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.gatewaybench.churn import churn, churned_streams
+from bench.gatewaybench.kills import kills
 from bench.gatewaybench.picks import picks
 from bench.gatewaybench.rollback import rollback
 from bench.gatewaybench.show import show
@@ -57,6 +58,7 @@ PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
     "stalls": stalls,
     "churn": churn,
     "churn-streams": churned_streams,
+    "kills": kills,
     "rollback": rollback,
 }
 
@@ -101,6 +103,11 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
         rows.append(("streams that ended short as if they were whole", streams["endedShort"], "<=", 0))
         spared = streams["cut"] - streams["inFlightWhenKilled"]
         rows.append(("streams cut off, more than were in the killed engines", spared, "<=", 0))
+    if "kills" in results:
+        lost = results["kills"]["failed"]
+        rows.append(
+            (f"failed over {results['kills']['kills']} kills of a gateway, tried again elsewhere", lost, "<=", 0)
+        )
     if "ms" in results.get("rollback", {}):
         rows.append(("rollback: write to last canary request p99, ms", results["rollback"]["ms"]["p99"], "<=", 1000.0))
         rows.append(("failed during rollbacks", results["rollback"]["failed"], "<=", 0))

@@ -21,10 +21,17 @@ from pagefleet_gateway.envoy.processors import default_workers
 from pagefleet_gateway.settings import Settings
 
 
-async def main(port: int, internal: int, engines: list[int], retries: int, workers: int) -> None:
+async def main(port: int, internal: int, engines: list[int], retries: int, workers: int, peers: list[int]) -> None:
+    """`peers`: the internal ports of the other gateways."""
     state = State()
     settings = Settings(
-        port=port, internal_port=internal, workers=workers, address="127.0.0.1", settle_seconds=0, drain_seconds=1
+        port=port,
+        internal_port=internal,
+        workers=workers,
+        address="127.0.0.1",
+        settle_seconds=0,
+        drain_seconds=1,
+        pod_name=f"g{internal}",
     )
     retried = 0
 
@@ -40,6 +47,8 @@ async def main(port: int, internal: int, engines: list[int], retries: int, worke
         state.replace_pods(
             Pod(f"u{number}", f"p{number}", "team", "chat", "a", f"127.0.0.1:{number}") for number in engines
         )
+        for peer in peers:
+            gateway.members.put(f"g{peer}", f"127.0.0.1:{peer}")
         state.put_service(Service("team", "chat", "m", (("a", 100),), retries=retries))
         await gateway.start()
         while not state.snapshot.pods:
@@ -56,6 +65,7 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--internal-port", type=int, default=0)
     parser.add_argument("--engines", required=True)
+    parser.add_argument("--peers", default="", help="the internal ports of the other gateways")
     parser.add_argument("--retries", type=int, default=2)
     parser.add_argument("--workers", type=int, default=default_workers())
     parser.add_argument(
@@ -66,5 +76,6 @@ if __name__ == "__main__":
         bootstrap.engine_filters = lambda _: []
     logging.basicConfig(level=logging.WARNING)
     numbers = [int(text) for text in options.engines.split(",")]
+    others = [int(text) for text in options.peers.split(",") if text]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(options.port, options.internal_port, numbers, options.retries, options.workers))
+        runner.run(main(options.port, options.internal_port, numbers, options.retries, options.workers, others))

@@ -27,6 +27,8 @@ from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.limits.budgets import Budgets
+from pagefleet_gateway.limits.budgets_file import BudgetsFile
 from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
 from pagefleet_gateway.measuring import access_log
@@ -67,31 +69,31 @@ class Gateway:
         self.ledger = Ledger()
         self.readings = Readings(self.ledger.known_in_flight)
         # The draw needs no secrecy, only an order that clients cannot follow.
-        rng = random.Random(secrets.randbits(64))  # noqa: S311
+        self._rng = rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings, lambda: self.keyring.keys)
         self.engine_keys = EngineKeys()
         self._keys_read = settings.api_keys_file is None
         self.picker.engine_key = self.engine_keys.of
+        self.picker.limits.budgets = Budgets(f"{settings.pod_name}-{secrets.token_hex(4)}")
+        self._budgets_file = BudgetsFile(settings.budgets_file, self.picker.limits.budgets)
         self.members = Members(settings.pod_name)
         self.members.listen(lambda _: self.ledger.trials.share(1 + len(self.members.addresses)))
         self.quotas = Quotas(self.picker.limits, self.members)
         self.holding = Holding(
             self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival, name=settings.pod_name
         )
-        newsroom = Newsroom(self.ledger, self.picker.prefixes, self.holding)
+        newsroom = Newsroom(self.ledger, self.picker.prefixes, self.holding, self.picker.limits.budgets)
         self.loads = Loads(newsroom, self.members, self._release_held)
-        self.metrics = Metrics(self.ledger, self.holding)
+        self.metrics = Metrics(self.ledger, self.holding, self.picker.limits.budgets)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
-        self._rng = rng
         self._refused: OrderedDict[str, Refusal] = OrderedDict()  # by request id, until its log line comes
         self._left: OrderedDict[str, None] = OrderedDict()  # ids of requests that were over before their pick
         # The wall clock is read once: when it jumps, slices still follow each other.
         offset = time.time() - time.monotonic()
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}", self.ledger, offset)
         self.counting = Counting(self.ledger, self.windows, self.metrics, time.monotonic)
-        self.unsynced_reason: Callable[[], str] = lambda: (
-            ""
-        )  # why the watch is not ready; set before `start` where there is a watch
+        # Why the watch is not ready, "" when it is. Set before `start` where there is a watch.
+        self.unsynced_reason: Callable[[], str] = str
         self.internal_port = settings.internal_port
         self.picker_port = settings.picker_port
         self._emit = emit
@@ -114,6 +116,7 @@ class Gateway:
         self._run("endpoints", self.proxy.follow())
         self._run("readings", Scrapes(self.state, self.readings).follow())
         self._run("keyring", self.keyring.follow())
+        self._run("budgets file", self._budgets_file.follow())
         self._run("slices", self.counting.follow())
         self._run("quotas", self.quotas.follow())
         self._run("loads", self.loads.follow())
@@ -153,6 +156,7 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._budgets_file.save()
         await self._closing.aclose()
 
     def not_ready_reason(self) -> str:
@@ -274,14 +278,9 @@ class Gateway:
         picker = ext_proc.EndpointPicker(
             callbacks, ext_proc_limits.Limits(settings.max_request_bytes, settings.picker_exchanges)
         )
-        listen = ext_proc_server.Listen(
-            settings.address,
-            port,
-            settings.picker_tls,
-            settings.picker_tls_folder,
-            settings.picker_client_ca,
-            (settings.pod_name, GATEWAY),
-        )
+        names = (settings.pod_name, GATEWAY)
+        tls = (settings.picker_tls, settings.picker_tls_folder, settings.picker_client_ca)
+        listen = ext_proc_server.Listen(settings.address, port, *tls, names)
         try:
             server, self.picker_port = await ext_proc_server.serve(picker, listen, self.not_ready_reason)
         except ext_proc_tls.PickerTLSError as error:
@@ -316,7 +315,7 @@ class Gateway:
         """Account for a request that is over."""
         completion = self.counting.complete(line)
         answer = Answer(line.code, line.tokens, line.prompt_tokens, line.body_bytes)
-        self.picker.charges.settle(line.id, answer)
+        used = self.picker.charges.settle(line.id, answer)
         self._request_ended.set()
         self.holding.release()
         refusal = self._refused.pop(line.id, None)
@@ -326,7 +325,7 @@ class Gateway:
                 self._left.popitem(last=False)
         api_key = completion.api_key if completion is not None else refusal.api_key if refusal is not None else ""
         if api_key:
-            self.metrics.record_key_request(api_key, line.code, line.tokens)
+            self.metrics.record_key_request(api_key, line.code, completion, used)
         self._emit(access_log.rendered(line, completion, refusal))
 
     async def _sweep(self) -> None:

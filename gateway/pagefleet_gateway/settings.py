@@ -68,6 +68,7 @@ class Settings:
     tls_port: int = 8443
     plaintext: bool = True  # whether there is a listener on `port` at all
     api_keys_file: Path | None = None  # None: clients need no key
+    budgets_file: Path | None = None  # where the tokens of the month are kept; None: in memory only
     batches: tuple[str, int] | None = None  # host and port of the batches server; None: there is none
     spans: Collector | None = None  # the collector of spans; None: Envoy makes none
     temporary: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
@@ -118,6 +119,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         tls_port=_integer(environment, "PAGEFLEET_GATEWAY_TLS_PORT", 8443, 0, 65535),
         plaintext=plaintext == "on",
         api_keys_file=Path(keys) if keys else None,
+        budgets_file=_path(environment, "PAGEFLEET_GATEWAY_BUDGETS_FILE"),
         batches=_host_port(environment, "PAGEFLEET_GATEWAY_BATCHES"),
         spans=spans,
         settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", SETTLE_SECONDS, 0, 600)),

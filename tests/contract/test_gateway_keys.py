@@ -71,9 +71,66 @@ async def test_a_key_opens_its_services_within_its_quota_and_is_never_shown(tmp_
         async with fleet.http.get(f"http://127.0.0.1:{fleet.gateway.internal_port}/metrics") as response:
             text = await response.text()
         assert 'pagefleet_gateway_key_requests_total{code="200",key="three"} 2.0' in text
-        assert 'pagefleet_gateway_key_output_tokens_total{key="three"} 6.0' in text
+        labels = 'key="three",kind="output",namespace="team",service="chat"'
+        assert f"pagefleet_gateway_key_tokens_total{{{labels}}} 6.0" in text
+        assert 'kind="prompt"' in text and 'pagefleet_gateway_key_month_tokens{key="one"}' in text
         shown = text + json.dumps(fleet.lines)
         assert not any(key in shown for key in (ONE, TWO, THREE))
+
+
+async def test_a_monthly_budget_is_one_of_all_gateways_and_outlives_a_gateway(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(yaml.safe_dump([{"name": "one", "key": ONE, "tokensPerMonth": 20}]))
+
+    def meet(one: Fleet, two: Fleet) -> None:
+        for fleet, other in ((one, two), (two, one)):
+            name = other.gateway.settings.pod_name
+            fleet.gateway.members.put(name, f"127.0.0.1:{other.gateway.internal_port}")
+
+    def used(fleet: Fleet) -> int:
+        return fleet.gateway.picker.limits.budgets.used("one")
+
+    async with running(api_keys_file=file, pod_name="a") as one:
+        engine = await one.engine(STABLE, token_report="trailer")
+        one.serve((STABLE, 100))
+        async with running(api_keys_file=file, pod_name="b") as two:
+            two.state.replace_pods([engine.pod()])
+            two.serve((STABLE, 100))
+            await until(lambda: engine.pod() in two.serving())
+            meet(one, two)
+            for fleet in (one, two):
+                assert (await asked(fleet, bearer(ONE)))[0] == 200
+            await until(lambda: used(one) == used(two) > 10)
+            before = used(one)
+        # Gateway b is gone. A new one hears from a what b has counted.
+        async with running(api_keys_file=file, pod_name="b") as three:
+            three.state.replace_pods([engine.pod()])
+            three.serve((STABLE, 100))
+            await until(lambda: engine.pod() in three.serving())
+            meet(one, three)
+            await until(lambda: used(three) == before)
+            while used(three) < 20:
+                assert (await asked(three, bearer(ONE)))[0] == 200
+                known = used(one)
+                await until(lambda known=known: used(one) == used(three) > known)
+            for fleet in (one, three):
+                status, code, headers = await asked(fleet, bearer(ONE))
+                assert (status, code) == (429, "insufficient_quota") and int(headers["retry-after"]) > 0
+
+
+async def test_a_gateway_alone_keeps_a_spent_budget_when_its_container_restarts(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(yaml.safe_dump([{"name": "one", "key": ONE, "tokensPerMonth": 2}]))
+    settings = {"api_keys_file": file, "budgets_file": tmp_path / "budgets.json"}
+    async with running(**settings) as fleet:
+        await fleet.engine(STABLE, token_report="trailer")
+        fleet.serve((STABLE, 100))
+        assert (await asked(fleet, bearer(ONE)))[0] == 200
+        await until(lambda: fleet.gateway.picker.limits.budgets.used("one") >= 2)
+    async with running(**settings) as fleet:
+        await fleet.engine(STABLE, token_report="trailer")
+        fleet.serve((STABLE, 100))
+        assert (await asked(fleet, bearer(ONE)))[:2] == (429, "insufficient_quota")
 
 
 async def test_anthropics_client_sends_its_key_in_its_own_header_which_no_engine_sees(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
       services: [shared/chat]       # and these; neither: every service
       requestsPerMinute: 600        # of all gateway pods together; 0 or absent: no limit
       tokensPerMinute: 200000
+      tokensPerMonth: 900000000     # of the calendar month (UTC), of all gateway pods together; 0 or absent: no limit
       manageAdapters: true          # may load and unload LoRA adapters at run time, where the engine allows that
     - name: batches
       sha256: ...
@@ -34,6 +35,7 @@ _FIELDS = {
     "services",
     "requestsPerMinute",
     "tokensPerMinute",
+    "tokensPerMonth",
     "manageAdapters",
     "actsForClients",
 }
@@ -56,6 +58,7 @@ class APIKey:
     services: frozenset[ServiceKey] = frozenset()
     requests_per_minute: int = 0  # 0: no limit
     tokens_per_minute: int = 0
+    tokens_per_month: int = 0
     manage_adapters: bool = False  # may load and unload LoRA adapters in engines that allow it
     acts_for_clients: bool = False  # a request of it names the client's key whose services and limits are in force
 
@@ -140,6 +143,7 @@ def _key(where: str, entry: object) -> APIKey:
         services=frozenset((service[0], service[1]) for service in services),
         requests_per_minute=_limit(f"{where}.requestsPerMinute", entry.get("requestsPerMinute", 0)),
         tokens_per_minute=_limit(f"{where}.tokensPerMinute", entry.get("tokensPerMinute", 0)),
+        tokens_per_month=_limit(f"{where}.tokensPerMonth", entry.get("tokensPerMonth", 0)),
         manage_adapters=_switch(f"{where}.manageAdapters", entry.get("manageAdapters", False)),
         acts_for_clients=acts_for_clients,
     )

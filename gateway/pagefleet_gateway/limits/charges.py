@@ -35,6 +35,15 @@ class OpenCharge:
     service: ServiceKey
     prompt_tokens: int  # estimated
     deadline: float  # after it no end of the request can come any more
+    api_key: str = ""  # the name of the client's API key
+
+
+@dataclass(frozen=True)
+class Used:
+    """The tokens that a request has cost: the engine's numbers, else estimates."""
+
+    prompt: int
+    output: int
 
 
 class Charges:
@@ -55,17 +64,18 @@ class Charges:
         if opened is not None:
             self._limits.settle(opened.charge, 0, counts=False)
 
-    def settle(self, request_id: str, answer: Answer) -> None:
-        """Replace the request's charge by what it cost. A 503 costs nothing, and another error a request without tokens."""
+    def settle(self, request_id: str, answer: Answer) -> Used | None:
+        """Replace the request's charge by what it cost, and return that. A 503 costs nothing, and another error a request without
+        tokens. None: no such request is open.
+        """
         opened = self._open.pop(request_id, None)
         if opened is None:
-            return
-        if answer.code == 503:
-            self._limits.settle(opened.charge, 0, counts=False)
-        elif answer.code >= 400:
-            self._limits.settle(opened.charge, 0)
-        else:
-            self._limits.settle(opened.charge, self._tokens(opened, answer))
+            return None
+        used = Used(0, 0) if answer.code >= 400 else self._used(opened, answer)
+        self._limits.settle(opened.charge, used.prompt + used.output, counts=answer.code != 503)
+        if opened.api_key:
+            self._limits.budgets.add(opened.api_key, used.prompt + used.output)
+        return used
 
     def sweep(self, now: float) -> None:
         """Forget requests whose end can no longer come. Their charge stays."""
@@ -76,16 +86,17 @@ class Charges:
         """Forget services that are not among `keys`."""
         self._sizes = {key: size for key, size in self._sizes.items() if key in keys}
 
-    def _tokens(self, opened: OpenCharge, answer: Answer) -> int:
+    def _used(self, opened: OpenCharge, answer: Answer) -> Used:
         prompt = opened.prompt_tokens if answer.prompt_tokens is None else answer.prompt_tokens
         if answer.output_tokens is not None:
             if answer.body_bytes and answer.output_tokens:
                 self._learn(opened.service, answer.body_bytes / answer.output_tokens)
-            return prompt + answer.output_tokens
+            return Used(prompt, answer.output_tokens)
         most = max(0, opened.charge.tokens - opened.prompt_tokens)
         if answer.body_bytes is None:
-            return prompt + most
-        return prompt + min(most, math.ceil(answer.body_bytes / self._sizes.get(opened.service, BYTES_PER_TOKEN)))
+            return Used(prompt, most)
+        bytes_per_token = self._sizes.get(opened.service, BYTES_PER_TOKEN)
+        return Used(prompt, min(most, math.ceil(answer.body_bytes / bytes_per_token)))
 
     def _learn(self, service: ServiceKey, size: float) -> None:
         size = max(LEAST_BYTES_PER_TOKEN, size)

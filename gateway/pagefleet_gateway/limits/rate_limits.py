@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pagefleet_gateway.cluster.state import RateLimit, Service, ServiceKey
 from pagefleet_gateway.limits.api_keys import APIKey
 from pagefleet_gateway.limits.buckets import Bucket, Buckets, Scope, digest
+from pagefleet_gateway.limits.budgets import Budgets, Spent
 
 MAX_TOKENS = 10_000_000  # that one request is charged with
 
@@ -42,12 +43,17 @@ class RateLimits:
 
     def __init__(self) -> None:
         self.buckets = Buckets()
+        self.budgets = Budgets()
         self.pods = 1
 
     def take(
         self, service: Service, headers: Mapping[str, str], tokens: int, now: float, key: APIKey | None = None
-    ) -> Exceeded | Charge:
-        """Charge the request when every limit allows it. Else charge nothing and return the limit."""
+    ) -> Exceeded | Spent | Charge:
+        """Charge the request when every limit allows it. Else charge nothing and return the limit. A month's budget is not charged
+        before: `Charges` counts what a request has cost.
+        """
+        if key is not None and (spent := self.budgets.spent(key.name, key.tokens_per_month)) is not None:
+            return spent
         tokens = min(max(tokens, 0), MAX_TOKENS)
         parts: list[tuple[Bucket, int, APIKey | RateLimit, str, tuple[Scope, bytes]]] = []
         for limit in (*(() if key is None else (key,)), *service.limits):
@@ -84,6 +90,7 @@ class RateLimits:
 
     def retain_keys(self, keys: Collection[APIKey]) -> None:
         """Forget the API keys that are not among `keys`, which are those in force."""
+        self.budgets.retain({key.name for key in keys})
         self.buckets.retain_keys(
             {_key_name(key, unit, per_minute) for key in keys for unit, per_minute, _ in _amounts(key, 0)}
         )

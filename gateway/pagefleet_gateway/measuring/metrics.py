@@ -15,6 +15,8 @@ from prometheus_client.registry import Collector
 
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
 from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.limits.budgets import Budgets
+from pagefleet_gateway.limits.charges import Used
 from pagefleet_gateway.measuring.access_log import Completion
 from pagefleet_gateway.measuring.exposition import Exposition, pieces
 from pagefleet_gateway.measuring.objectives import ObjectiveCounters
@@ -30,9 +32,10 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 class Metrics:
     """One registry per gateway. The names are part of the contract."""
 
-    def __init__(self, ledger: Ledger, holding: Holding) -> None:
+    def __init__(self, ledger: Ledger, holding: Holding, budgets: Budgets | None = None) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_InFlight(ledger, holding))
+        self.registry.register(_Months(budgets or Budgets()))
         self.page = Exposition(self.registry).page
         self._ledger = ledger
         self._codes: dict[RevisionKey, set[str]] = {}  # the label sets that there are
@@ -64,11 +67,13 @@ class Metrics:
             registry=self.registry,
         )
         self._key_tokens = Counter(
-            "pagefleet_gateway_key_output_tokens",
-            "Output tokens by the API key's name, of answers whose engine reports them",
-            ("key",),
+            "pagefleet_gateway_key_tokens",
+            "Tokens by the API key's name, the service that answered or was asked, and their kind (prompt, output): the engine's"
+            " numbers, else estimates",
+            ("key", *_LABELS[:2], "kind"),
             registry=self.registry,
         )
+        self._keys_of: dict[ServiceKey, set[str]] = {}  # of the label sets that there are
         self.keys_valid = Gauge(
             "pagefleet_gateway_api_keys_valid",
             "1 while the API keys of the file are in force, 0 when the file is invalid or not configured",
@@ -124,10 +129,15 @@ class Metrics:
         self._codes.setdefault((*key, ""), set())
         self._wakeups.labels(*key).inc()
 
-    def record_key_request(self, key: str, code: int, tokens: int | None) -> None:
+    def record_key_request(self, key: str, code: int, completion: Completion | None, used: Used | None) -> None:
+        """Count a request of a key. `completion` None: it reached no service. `used`: what it cost, None where nothing was charged."""
         self._key_requests.labels(key, str(code)).inc()
-        if tokens is not None:
-            self._key_tokens.labels(key).inc(tokens)
+        if used is not None and completion is not None:
+            service = (completion.namespace, completion.service)
+            self._keys_of.setdefault(service, set()).add(key)
+            self._codes.setdefault((*service, ""), set())
+            for kind, tokens in (("prompt", used.prompt), ("output", used.output)):
+                self._key_tokens.labels(key, *service, kind).inc(tokens)
 
     def record_refusal(self, namespace: str, service: str, code: int) -> None:
         """Count a request that the picker refused; it was sent to no revision."""
@@ -153,6 +163,9 @@ class Metrics:
             self.objectives.remove(key)
             if not key[2]:
                 self._wakeups.remove(*key[:2])
+                for name in self._keys_of.pop(key[:2], ()):
+                    for kind in ("prompt", "output"):
+                        self._key_tokens.remove(name, *key[:2], kind)
             del self._gone[key]
 
     def _count(self, key: RevisionKey, code: int) -> None:
@@ -181,3 +194,18 @@ class _InFlight(Collector):
         for service, count in self._holding.queued_by_service().items():
             held.add_metric(service, count)
         yield held
+
+
+class _Months(Collector):
+    def __init__(self, budgets: Budgets) -> None:
+        self._budgets = budgets
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "pagefleet_gateway_key_month_tokens",
+            "Tokens that an API key has used in the calendar month (UTC), in all gateway pods: every one states the same",
+            labels=("key",),
+        )
+        for key, tokens in self._budgets.totals().items():
+            family.add_metric((key,), tokens)
+        yield family

@@ -17,7 +17,7 @@ from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTime
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.charges import Charges, OpenCharge
-from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
+from pagefleet_gateway.limits.rate_limits import Charge, RateLimits
 from pagefleet_gateway.picking import refusals
 from pagefleet_gateway.picking.classes import engine_priority, gives_way, saturated
 from pagefleet_gateway.picking.deaths import Content, content
@@ -130,14 +130,13 @@ class Picker:
             return replace(refused, api_key=name)
         cost = request_cost(request.body, request.path)
         if service.limits or key is not None:
-            tokens = cost.prompt_tokens + cost.most_output_tokens(service)
-            charge = self.limits.take(service, request.headers, tokens, now, key)
-            if isinstance(charge, Exceeded):
-                return replace(refusals.rate_limited(service, charge), api_key=name)
-            if charge.of_tokens or charge.of_requests:
-                held = service.hold_seconds_of(service.priority(request.headers))
-                deadline = now + held + (service.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
-                self.charges.open(request.id, OpenCharge(charge, service.key, cost.prompt_tokens, deadline))
+            most = cost.prompt_tokens + cost.most_output_tokens(service)
+            charge = self.limits.take(service, request.headers, most, now, key)
+            if not isinstance(charge, Charge):
+                return replace(refusals.limited(service, charge), api_key=name)
+            held = service.hold_seconds_of(service.priority(request.headers))
+            deadline = now + held + (service.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
+            self.charges.open(request.id, OpenCharge(charge, service.key, cost.prompt_tokens, deadline, name))
         return Admitted(request, service, cost, now, name)
 
     def choose(self, admitted: Admitted, now: float) -> Pick | Refusal:

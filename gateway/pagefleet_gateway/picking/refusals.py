@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from pagefleet_contract.headers import BACKGROUND, PRIORITY_HEADER, is_background
 from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.limits.budgets import Spent
 from pagefleet_gateway.limits.rate_limits import Exceeded
 from pagefleet_gateway.picking.routing import Refusal
 
@@ -20,6 +21,7 @@ BUDGET_RETRY_AFTER_SECONDS, PROMISE_RETRY_AFTER_SECONDS = 3600, 60
 NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that end by waiting
 RATE_LIMITED = "rate_limit_exceeded"
 NO_IDLE_CAPACITY = "no_idle_capacity"
+INSUFFICIENT_QUOTA = "insufficient_quota"
 NO_POD_IN_SUBSET = "no_pod_in_subset"
 SHED = "sheddable_dropped"
 MIB = 1024 * 1024
@@ -40,7 +42,12 @@ def shed(service: Service) -> Refusal:
     return _too_many(service, SHED, message, OVERLOADED_RETRY_AFTER_SECONDS)
 
 
-def rate_limited(service: Service, limit: Exceeded) -> Refusal:
+def limited(service: Service, limit: Exceeded | Spent) -> Refusal:
+    """The code of a spent budget is OpenAI's: a client must not try again soon."""
+    if isinstance(limit, Spent):
+        message = f"the API key {limit.key!r} has used its {limit.tokens} tokens of {limit.month} (UTC); ask the gateway's operator for more"
+        refusal = _too_many(service, INSUFFICIENT_QUOTA, message, math.ceil(limit.seconds))
+        return replace(refusal, error_type=INSUFFICIENT_QUOTA)
     allowed = f"{limit.per_minute} {limit.unit} a minute for {limit.scope}"
     message = f"rate limit exceeded for {_name(service)} ({allowed})"
     refusal = _too_many(service, RATE_LIMITED, message, math.ceil(limit.seconds))

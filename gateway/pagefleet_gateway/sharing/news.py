@@ -1,16 +1,18 @@
 """What one gateway pod tells the others, and what it takes over from them. No I/O; the time is an argument.
 
 `pods` of a message has the rows of in_flight.py by the pods' uids, `ejections` those of outliers.py, `held` those of
-holding.py by services, `served` has the tokens of shares.py by services, and `prefixes` has block hashes by the pods' caches. `whole` states whether `pods` and `held` are all. Total:
+holding.py by services, `served` has the tokens of shares.py by services, `budgets` those of budgets.py, and `prefixes` has block hashes by the pods' caches. `whole` states whether `pods` and `held` are all. Total:
 what is malformed is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.limits.budgets import Budgets, Counters
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.outliers import merged
 from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_NEWS, Prefixes
@@ -25,10 +27,11 @@ class News:
     ejections: dict[str, list[int]] = field(default_factory=dict)
     held: dict[str, list[list[object]]] = field(default_factory=dict)
     served: dict[str, dict[str, int]] = field(default_factory=dict)
+    budgets: Counters = field(default_factory=dict)
     whole: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.pods or self.prefixes or self.ejections or self.held or self.served)
+        return bool(self.pods or self.prefixes or self.ejections or self.held or self.served or self.budgets)
 
     def message(self) -> dict[str, object]:
         """Return what is sent."""
@@ -38,6 +41,9 @@ class News:
         """Add what has changed since. Of prefixes there are MAX_NEWS at most."""
         self.pods.update(news.pods)
         self.held.update(news.held)
+        for month, processes in news.budgets.items():
+            for process, counts in processes.items():
+                self.budgets.setdefault(month, {}).setdefault(process, {}).update(counts)
         for service, served in news.served.items():
             known = self.served.setdefault(service, {})
             for name, tokens in served.items():
@@ -52,23 +58,35 @@ class News:
 class Newsroom:
     """The news of one gateway pod. Its ledger, prefixes and queues are read, and what other pods tell is added to them."""
 
-    def __init__(self, ledger: Ledger, prefixes: Prefixes, holding: Holding | None = None) -> None:
-        """`holding` None: no request ever waits here."""
+    def __init__(
+        self, ledger: Ledger, prefixes: Prefixes, holding: Holding | None = None, budgets: Budgets | None = None
+    ) -> None:
+        """`holding` None: no request ever waits here. `budgets` None: no key has one."""
         self._ledger, self._prefixes, self._holding = ledger, prefixes, holding
+        self._budgets = budgets or Budgets()
 
     def everything(self, now: float) -> News:
         """Return what another gateway hears first."""
-        ejections = dict(self._ledger.outliers.rows(now))
-        rows, held = dict(self._ledger.rows()), dict(self._holding.rows() if self._holding else {})
-        served = self._holding.turns.served() if self._holding else {}
-        return News(rows, dict(self._prefixes.latest()), ejections, held, served, whole=True)
+        return News(
+            dict(self._ledger.rows()),
+            self._prefixes.latest(),
+            dict(self._ledger.outliers.rows(now)),
+            dict(self._holding.rows()) if self._holding else {},
+            self._holding.turns.served() if self._holding else {},
+            deepcopy(self._budgets.all()),
+            whole=True,
+        )
 
     def changes(self, now: float) -> News:
         """Return what has changed since the last call."""
-        ejections = dict(self._ledger.outliers.take_changed(now))
-        rows, held = dict(self._ledger.take_changed()), dict(self._holding.take_changed() if self._holding else {})
-        served = self._holding.turns.take_served() if self._holding else {}
-        return News(rows, dict(self._prefixes.take_news()), ejections, held, served)
+        return News(
+            dict(self._ledger.take_changed()),
+            self._prefixes.take_news(),
+            dict(self._ledger.outliers.take_changed(now)),
+            dict(self._holding.take_changed()) if self._holding else {},
+            self._holding.turns.take_served() if self._holding else {},
+            self._budgets.take_changed(),
+        )
 
     def take_over(self, gateway: str, message: Mapping[str, object], now: float) -> None:
         """Take over what another gateway tells."""
@@ -77,6 +95,7 @@ class Newsroom:
             self._ledger.others.replace(gateway, message.get("pods"))
         else:
             self._ledger.hear(gateway, message.get("pods"), now)
+        self._budgets.hear(message.get("budgets"))
         self._ledger.outliers.hear(message.get("ejections"), now)
         if self._holding is not None:
             self._holding.hear(gateway, message.get("held"), message.get("served"), whole=whole)

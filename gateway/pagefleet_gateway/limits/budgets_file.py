@@ -1,0 +1,98 @@
+"""The file in which a gateway keeps the counters of budgets.py, so that they outlive its process. Decides nothing.
+
+It holds the counters of every process that this gateway knows, as JSON. A gateway adds what the file has before it replaces it. So
+several gateways may share one file, and an older file takes nothing back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+
+from pagefleet_gateway.limits.budgets import Budgets
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 2.0
+MAX_BYTES = 64 * 1024 * 1024
+
+
+class BudgetsFile:
+    """`file` None: nothing is kept. A file that cannot be read or written is logged once, and the gateway serves on."""
+
+    def __init__(self, file: Path | None, budgets: Budgets) -> None:
+        self._file, self._budgets = file, budgets
+        self._written, self._failing = "", False
+        self._writing = threading.Lock()  # the last write waits for one that is under way, so that it is the last
+        self._read()
+
+    async def follow(self) -> None:
+        """Write the counters every two seconds, when they have changed, until cancelled."""
+        while self._file is not None:
+            await asyncio.sleep(PERIOD_SECONDS)
+            text = json.dumps(self._budgets.all(), separators=(",", ":"), sort_keys=True)
+            if text != self._written:
+                # Beside the event loop: a volume of a network may be slow.
+                self._report(await asyncio.to_thread(self._exchange, self._file, text), text)
+        await asyncio.Event().wait()
+
+    def save(self) -> None:
+        """Write the counters now, when the gateway ends."""
+        if self._file is not None:
+            text = json.dumps(self._budgets.all(), separators=(",", ":"), sort_keys=True)
+            self._report(self._exchange(self._file, text), text)
+
+    def _exchange(self, file: Path, text: str) -> object:
+        with self._writing:
+            return _exchange(file, text)
+
+    def _read(self) -> None:
+        if self._file is not None and self._file.exists():
+            try:
+                self._budgets.hear(_parsed(self._file))
+            except (OSError, ValueError) as error:
+                self._report(error, "")
+
+    def _report(self, result: object, text: str) -> None:
+        if isinstance(result, Exception):
+            if not self._failing:
+                log.error(
+                    "PAGEFLEET_GATEWAY_BUDGETS_FILE: the tokens of the month are not kept in %s: %s", self._file, result
+                )
+            self._failing = True
+            return
+        self._written, self._failing = text, False
+        self._budgets.hear(result)
+
+
+def _exchange(file: Path, text: str) -> object:
+    """Write `text` together with what another gateway may have written, and return that; an error where it failed."""
+    try:
+        known = _parsed(file) if file.exists() else {}
+    except ValueError:
+        known = {}  # it is replaced
+    except OSError as error:
+        return error
+    merged = Budgets()
+    merged.hear(known)
+    merged.hear(json.loads(text))
+    # Each process writes a file of its own and renames it: no reader sees half a file.
+    new = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        new.write_text(json.dumps(merged.all()))
+        new.replace(file)
+    except OSError as error:
+        return error
+    return known
+
+
+def _parsed(file: Path) -> object:
+    with file.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES // (1024 * 1024)} MiB")
+    return json.loads(data)
