@@ -7,6 +7,7 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +53,8 @@ def _pair(text: str) -> tuple[str, str]:
 def run() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     arguments = parser().parse_args()
+    # A program that is process 1 of its container ignores SIGTERM without a handler, and its pod would end only when its grace period does.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_AGAIN))
     meter = progress.Meter()
     progress.serve(meter, arguments.port)
     try:

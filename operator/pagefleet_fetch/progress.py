@@ -38,9 +38,12 @@ class Meter:
                 self._samples.popleft()
 
     def page(self) -> str:
+        """The gauges. The speed is left out while it is too early to tell that nothing arrives."""
         with self._lock:
-            done = self._samples[-1][1] if self._samples else 0
-            lines = {BYTES: self._total, FETCHED_BYTES: done, BYTES_PER_SECOND: round(rate(list(self._samples)))}
+            samples = list(self._samples)
+            lines = {BYTES: self._total, FETCHED_BYTES: samples[-1][1] if samples else 0}
+            if (speed := rate(samples)) or (samples and samples[-1][0] - samples[0][0] >= WINDOW_SECONDS):
+                lines[BYTES_PER_SECOND] = round(speed)
         return "".join(f"# TYPE {name} gauge\n{name} {value}\n" for name, value in lines.items())
 
 

@@ -173,6 +173,14 @@ def test_a_start_after_a_death_goes_on_and_the_page_tells_how_far_it_is(fetching
     assert sorted(int(asked.removeprefix("bytes=").removesuffix("-") or 0) for asked in resumed) == kept
 
 
+def test_the_container_of_a_deleted_pod_ends_at_once(fetching: Fetching) -> None:
+    fetching.hub.held_after = 2_000_000
+    with fetching.started() as process:
+        fetching.read_until(1_500_000)
+        process.terminate()
+        assert process.wait(10) == EXIT_AGAIN  # with a handler of its own: process 1 of a container has no other
+
+
 def test_bytes_that_are_wrong_once_are_fetched_again(fetching: Fetching) -> None:
     name = "model-00002-of-00002.safetensors"
     fetching.hub.damaged[name] = 1

@@ -56,8 +56,8 @@ class Hub:
 
 
 @contextmanager
-def served(hub: Hub) -> Iterator[Hub]:
-    """Serve it on two free ports of 127.0.0.1."""
+def served(hub: Hub, address: str = "127.0.0.1") -> Iterator[Hub]:
+    """Serve it on two free ports of an address of this machine."""
 
     class Front(_Handler):
         of = hub
@@ -123,7 +123,7 @@ def served(hub: Hub) -> Iterator[Hub]:
                 self.wfile.flush()
                 self.close_connection = True
 
-    with _server(Front) as hub.endpoint, _server(Store) as hub.store:
+    with _server(Front, address) as hub.endpoint, _server(Store, address) as hub.store:
         yield hub
         hub.held.set()
 
@@ -149,13 +149,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _server(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+def _server(handler: type[BaseHTTPRequestHandler], address: str) -> Iterator[str]:
+    server = ThreadingHTTPServer((address, 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://{address}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

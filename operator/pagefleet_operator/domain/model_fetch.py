@@ -29,12 +29,14 @@ def condition(pods: Iterable[tuple[str, PodReading]], before: Condition | None) 
     revision, slowest = min(known, key=lambda one: (one[1].fetched / one[1].size, one[0]))
     amounts = f"revision {revision}: {_amounts(slowest)}"
     others = "" if len(fetching) == 1 else f" (the slowest of {len(fetching)} pods)"
+    if slowest.speed is None:
+        return [(TYPE, FALSE, FETCHING, f"{amounts}{others}")]
     if slowest.speed <= 0 and slowest.fetched < slowest.size:
         message = f"{amounts}{others}; nothing has arrived for a minute: look at the log of its container fetch"
         return [(TYPE, FALSE, STALLED, message)]
     if before is not None and before.reason == FETCHING and before.message.startswith(f"{amounts},"):
         return [(TYPE, FALSE, FETCHING, before.message)]
-    return [(TYPE, FALSE, FETCHING, f"{amounts}, {_left(slowest)}{others}")]
+    return [(TYPE, FALSE, FETCHING, f"{amounts}, {_left(slowest, slowest.speed)}{others}")]
 
 
 def _amounts(reading: FetchReading) -> str:
@@ -46,10 +48,10 @@ def _amounts(reading: FetchReading) -> str:
     return f"{shown / scale:.{digits}f} of {reading.size / scale:.{digits}f} {unit}"
 
 
-def _left(reading: FetchReading) -> str:
+def _left(reading: FetchReading, speed: float) -> str:
     if reading.fetched >= reading.size:
         return "the last checksums are compared"
-    minutes = (reading.size - reading.fetched) / reading.speed / MINUTE
+    minutes = (reading.size - reading.fetched) / speed / MINUTE
     if minutes < 1:
         return "less than a minute left"
     if minutes < 90:

@@ -89,7 +89,7 @@ def _pages(known: Mapping[str, float]) -> tuple[int | None, int | None]:
 
 
 def parse_fetch(text: str) -> FetchReading | None:
-    """The reading of a page of a pod whose model is fetched; None when a number is missing or cannot be true."""
+    """The reading of a page of a pod whose model is fetched; None when a size is missing or a number cannot be true."""
     try:
         page = metrics_page.samples(text, (BYTES, FETCHED_BYTES, BYTES_PER_SECOND))
         size, fetched, speed = (
@@ -97,7 +97,7 @@ def parse_fetch(text: str) -> FetchReading | None:
         )
     except ValueError:
         return None
-    if size is None or fetched is None or speed is None or size <= 0 or fetched > size:
+    if size is None or fetched is None or size <= 0 or fetched > size:
         return None
     return FetchReading(int(size), int(fetched), speed)
 

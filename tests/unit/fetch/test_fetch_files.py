@@ -181,6 +181,21 @@ def test_the_speed_is_that_of_the_last_minute() -> None:
     assert rate([(0.0, 0), (10.0, 50)]) == 5.0
 
 
+def test_no_speed_is_told_while_it_is_too_early_to_say_that_nothing_arrives() -> None:
+    meter, done = Meter(), [0]
+    meter.begin(1000, lambda: done[0])
+    for now in (0.0, 1.0, 59.0):
+        meter.tick(now)
+        assert "per_second" not in meter.page()
+    meter.tick(60.0)
+    assert "pagefleet_model_fetch_bytes_per_second 0\n" in meter.page()
+    meter.begin(1000, lambda: done[0])
+    meter.tick(61.0)
+    done[0] = 50
+    meter.tick(62.0)
+    assert "pagefleet_model_fetch_bytes_per_second 50\n" in meter.page()
+
+
 @pytest.mark.parametrize("pair", ["hf://a/b", "x/y=hf://a/b", "=hf://a/b", "..=hf://a/b", "m=ftp://a"])
 def test_the_command_line_takes_names_and_sources(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -131,7 +131,7 @@ def test_a_pod_is_fetching_while_the_container_runs() -> None:
     assert not readings.pod({"metadata": metadata, "status": status({"terminated": {"exitCode": 0}})}).fetching
 
 
-def pod(fetched: float, size: float = 140 * GB, speed: float = 0.27 * GB, **more: Any) -> PodReading:
+def pod(fetched: float, size: float = 140 * GB, speed: float | None = 0.27 * GB, **more: Any) -> PodReading:
     reading = FetchReading(int(size), int(fetched), speed)
     return PodReading("p", False, False, 0.0, None, **{"fetching": True, "fetch": reading, **more})
 
@@ -150,6 +150,7 @@ def stated(*pods: PodReading, before: NewCondition | None = None) -> NewConditio
         (pod(4.1 * GB, 8.0 * GB, GB / 60), "4.0 of 8.0 GB, about 4 minutes left"),
         (pod(139.9 * GB, speed=GB), "137 of 140 GB, less than a minute left"),
         (pod(7 * GB, speed=GB / 100), "6 of 140 GB, about 4 hours left"),
+        (pod(0, speed=None), "0 of 140 GB"),  # it has only begun
         (pod(140 * GB, speed=0.0), "140 of 140 GB, the last checksums are compared"),
     ],
 )
@@ -202,6 +203,7 @@ PAGE = "pagefleet_model_bytes 100\npagefleet_model_fetched_bytes 40\npagefleet_m
         (PAGE.replace(" 2", " -2"), None),
         (PAGE.replace(" 2", " NaN"), None),
         (PAGE.replace("pagefleet_model_bytes 100\n", ""), None),
+        (PAGE.replace("pagefleet_model_fetch_bytes_per_second 2\n", ""), FetchReading(100, 40, None)),
         ("", None),
     ],
 )

@@ -36,11 +36,12 @@ class PodFault:
 
 @dataclass(frozen=True)
 class FetchReading:
-    """How far a pod's container is that fetches the model. `speed` is in bytes per second over the last minute."""
+    """How far a pod's container is that fetches the model. `speed` is in bytes per second over the last minute, None
+    in the first one while nothing has arrived."""
 
     size: int  # bytes of the model
     fetched: int  # of them
-    speed: float
+    speed: float | None
 
 
 @dataclass(frozen=True)
