@@ -117,17 +117,22 @@ def record_attempt(attempt: FailedAttempt, ledger: Ledger, now: float) -> None:
     The death is known now. The request's own line comes at the end of the retry, and until then others would be sent to the
     dead engine.
     """
+    ticket = ledger.ticket(attempt.id)  # as it was before: whether an earlier attempt had failed
     ledger.record_failed_attempt(attempt.id)
-    ticket = ledger.ticket(attempt.id)
     pod = None if ticket is None else _pod_at(ticket, attempt.upstream)
     if ticket is None or pod is None:
         return
     if attempt.flags & CUT or attempt.error == ENGINE_DIED:
-        ledger.deaths.record_death(ticket.content, pod.uid, now)
+        _record_death(ticket, pod, ledger, now, retry=ticket.retried)
         ledger.outliers.record_failure(pod.uid, now)
         ledger.record_attempt(attempt.id, pod.uid, AttemptEnd.DIED)
     elif attempt.error == ENGINE_FULL:
         ledger.record_attempt(attempt.id, pod.uid, AttemptEnd.FULL)
+
+
+def _record_death(ticket: Ticket, pod: Pod, ledger: Ledger, now: float, *, retry: bool) -> None:
+    copy = None if ticket.copy is None else ticket.copy.uid
+    ledger.deaths.record_death(ticket.content, pod.uid, now, now if retry else ticket.opened, copy)
 
 
 def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
@@ -155,7 +160,7 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
             ledger.trials.record_answer(answered)
     ledger.retries.settle(ticket.service.key, max(line.attempts - 1, 0), answered=0 < line.code < 500)
     if line.error == ENGINE_DIED and answered is not None:
-        ledger.deaths.record_death(ticket.content, answered.uid, now)
+        _record_death(ticket, answered, ledger, now, retry=line.attempts > 1)
     elif 200 <= line.code < 300 and not line.flags and not ticket.stream_error:
         ledger.deaths.record_answer(ticket.content, now)
     outcome = _outcome(ticket, line, end, now)

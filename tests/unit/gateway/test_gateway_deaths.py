@@ -17,6 +17,8 @@ from pagefleet_gateway.picking.deaths import (
     FIRST_REFUSAL_SECONDS,
     MAX_RECORDS,
     MAX_REFUSAL_SECONDS,
+    SUSPECT_SECONDS,
+    TOGETHER_SECONDS,
     Deaths,
     content,
 )
@@ -85,7 +87,7 @@ def test_records_are_bounded_in_number_and_time() -> None:
     for number in range(MAX_RECORDS + 5):
         deaths.record_death(content(KEY, b"%d" % number), "a", float(number))
     assert deaths.count(content(KEY, b"4")) == 0 and deaths.count(content(KEY, b"5")) == 1
-    deaths.sweep(2 * MAX_REFUSAL_SECONDS + 6.0)
+    deaths.sweep(SUSPECT_SECONDS + 6.0)
     assert deaths.count(content(KEY, b"5")) == 0 and deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 1
     deaths.sweep(1e9)
     assert deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 0
@@ -116,6 +118,60 @@ def test_what_one_death_cuts_after_an_answer_is_no_other_death() -> None:
     assert not deaths.suspected(POISON) and deaths.count(POISON) == 0
     deaths.record_death(POISON, "a", 60.0)
     assert deaths.count(POISON) == 1
+
+
+def test_a_body_that_was_in_several_engines_of_a_lost_node_has_seen_one_death() -> None:
+    deaths = Deaths()
+    for number in range(4):  # four clients had sent it before, each to another pod
+        deaths.record_death(POISON, str(number), 10.0 + number, sent=1.0 + number)
+    assert (deaths.count(POISON), deaths.suspected(POISON), deaths.wait(POISON, 14.0)) == (1, True, 0.0)
+    deaths.record_death(
+        POISON, "later", 10.0 + TOGETHER_SECONDS, sent=2.0
+    )  # another death, of something else or of the body
+    assert deaths.count(POISON) == 2 and deaths.wait(POISON, 15.0) == FIRST_REFUSAL_SECONDS
+
+
+def test_a_body_that_was_sent_on_and_ends_the_next_engine_is_refused_however_soon() -> None:
+    deaths = Deaths()
+    deaths.record_death(POISON, "a", 10.0, sent=9.0)
+    deaths.record_death(OTHER, "a", 10.0, sent=9.0)
+    deaths.record_death(POISON, "b", 10.1, sent=10.0)
+    assert deaths.wait(POISON, 10.1) > 50.0 and deaths.wait(OTHER, 10.1) == 0.0
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_retry_to_another_engine_of_a_lost_node_speaks_against_no_body(first: bool) -> None:
+    """An engine without the body died too, and the gateway learns of it before or after."""
+    deaths = Deaths()
+    for known, uid, at, sent in [(OTHER, "c", 10.0, 1.0)] * first + [
+        (POISON, "a", 10.0, 1.0),
+        (POISON, "b", 10.1, 10.0),
+    ]:
+        deaths.record_death(known, uid, at, sent)
+    if not first:
+        assert deaths.count(POISON) == 2
+        deaths.record_death(None, "c", 10.2, 1.0)
+    assert deaths.count(POISON) == 1 and deaths.wait(POISON, 10.3) == 0.0
+    deaths.record_death(POISON, "d", 10.0 + TOGETHER_SECONDS)
+    assert deaths.count(POISON) == 2, "other deaths excuse it for these seconds only"
+    copied = Deaths()
+    copied.record_death(POISON, "a", 10.0, 1.0, copy="m")
+    copied.record_death(OTHER, "m", 10.0, 1.0)  # the mirrored copy ended this one
+    copied.record_death(POISON, "b", 10.1, 10.0)
+    assert copied.count(POISON) == 2
+
+
+def test_two_deaths_far_apart_are_no_evidence_and_a_refusal_is_remembered_longer() -> None:
+    deaths = Deaths()
+    deaths.record_death(POISON, "a", 0.0)
+    deaths.record_death(POISON, "b", SUSPECT_SECONDS + 1.0)  # without a sweep between
+    assert deaths.count(POISON) == 1
+    deaths.record_death(POISON, "c", SUSPECT_SECONDS + 10.0)
+    deaths.sweep(3 * SUSPECT_SECONDS)
+    assert deaths.count(POISON) == 2
+    deaths.record_death(OTHER, "a", 0.0)
+    deaths.sweep(SUSPECT_SECONDS + 1.0)
+    assert deaths.count(OTHER) == 0
 
 
 def test_answers_are_bounded_in_number_and_time() -> None:
@@ -224,6 +280,19 @@ def test_many_requests_with_one_body_keep_their_retries_after_one_death() -> Non
     assert [(pick.retries, len(pick.choices)) for pick in others] == [(2, 3)] * 3
     world.cut(others[-1], 0)
     assert picked(world.ask(BODY)).retries == 0, "two engines died since its last answer"
+
+
+def test_a_new_body_that_many_send_is_answered_after_a_node_with_several_of_its_engines_was_lost() -> None:
+    world, taken = World(pods=6), []
+    while len({pick.choices[0].uid for _, pick in taken}) < 3:
+        pick = picked(world.ask(BODY, now=1.0))
+        taken.append((world.count, pick))
+    for number, pick in taken:
+        world.count = number
+        world.cut(pick, 0, now=10.0)
+        world.end(pick, 503)
+    world.count = 1000
+    assert isinstance(world.ask(BODY, now=10.5), Pick)
 
 
 def test_a_pod_whose_engine_died_is_ejected_before_the_retry_has_ended() -> None:
