@@ -8,10 +8,7 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 import pytest_asyncio
-from support.engine.reference import tiny
 from support.model_hub import COMMIT, Hub, served
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from pagefleet_local.base import paths
 from pagefleet_local.demo.narration import Narrator
@@ -30,6 +27,11 @@ BROKEN_AT, CHUNK = 300_000, 64 << 10  # bytes of the weights; what a broken conn
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """A checkpoint of a random model whose tokens are bytes."""
+    # Imported here: torch and transformers take seconds, and whoever collects this folder's other tests needs neither.
+    from support.engine.reference import tiny
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
     folder = tmp_path_factory.mktemp("tiny")
     tiny(folder, max_position_embeddings=2048)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
