@@ -16,6 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pagefleet_contract.engine_options import (
     ADAPTER_NAME,
     BATCH_SIZES,
@@ -30,7 +32,7 @@ from pagefleet_engine.api.base.auth import VARIABLE
 from pagefleet_engine.api.parsing.reasoning import Reasoning
 from pagefleet_engine.api.parsing.registry import Style
 from pagefleet_engine.api.planning.limits import Limits
-from pagefleet_engine.core.requests import Batching, EngineConfig, Policy
+from pagefleet_engine.core.requests import Batching, EngineConfig, KVEventsConfig, Policy
 
 MAX_RANKS = MAX_NODES * MAX_GPUS_PER_NODE
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
@@ -157,6 +159,15 @@ def adapter(text: str) -> tuple[str, str]:
     return name, path
 
 
+def kv_events(text: str) -> KVEventsConfig:
+    try:
+        return msgspec.json.decode(text, type=KVEventsConfig)
+    except msgspec.DecodeError as error:
+        raise argparse.ArgumentTypeError(
+            f"must be JSON with vLLM's keys ({', '.join(KVEventsConfig.__struct_fields__)}): {error}"
+        ) from error
+
+
 FLAGS: tuple[Flag, ...] = (
     # The model.
     Flag("--model", "model URI: python://, file://, hf://", required=True),
@@ -220,6 +231,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--max-pinned-pages-share", "of the KV pages, 0 to 1; less where a request of --max-model-len has no room beside them",
         share, EngineConfig.max_pinned_pages_share,
+    ),
+    Flag(
+        "--kv-events-config", "JSON with vLLM's keys: publish what the prefix cache takes in and gives up, over ZeroMQ",
+        kv_events, metavar="JSON",
     ),
     Flag("--scheduling-policy", choices=tuple(policy.value for policy in Policy), default=Policy.PRIORITY.value),
     Flag("--kernels", choices=("auto", "native", "reference"), default=EngineConfig.kernels),

@@ -112,6 +112,9 @@ def _check_sizes(flags: argparse.Namespace) -> None:
         raise ValueError(f"--max-chunk-tokens {flags.max_chunk_tokens} is more than --max-num-batched-tokens {budget}")
     if flags.max_n > MAX_ANSWERS:
         raise ValueError(f"--max-n {flags.max_n} is more than {MAX_ANSWERS}")
+    events = flags.kv_events_config
+    if events is not None and events.publishes and flags.no_prefix_caching:
+        raise ValueError("--kv-events-config publishes the prefix cache, which --no-prefix-caching switches off")
     if flags.write_timeout <= 0:
         raise ValueError("--write-timeout must be above 0")
 

@@ -1,15 +1,18 @@
 """Protects scheduling ahead of the device, draft tokens between, and pages kept on the host: whatever the sizes and the order of events,
-each answer is what its prompt leads to, every page that is read holds the right tokens, and no page is lost."""
+each answer is what its prompt leads to, every page that is read holds the right tokens, the KV events tell exactly what the device has cached, and no page is lost."""
 
 from __future__ import annotations
 
 import math
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.engine.kv_events import View
 
+from pagefleet_engine.core.kv_events import EventBatch, Journal, block_hash, events_of
 from pagefleet_engine.core.limits import Limits, pinnable
 from pagefleet_engine.core.offload import IN, OUT, HostIndex
 from pagefleet_engine.core.overlap import PENDING, OverlapScheduler
@@ -101,6 +104,7 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
     open_ones: dict[str, EngineRequest] = {}
     generated: dict[str, list[int]] = {}
     flight: list[int] = []
+    view = View()
 
     def take(outputs: list[TokenOutput]) -> None:
         for output in outputs:
@@ -139,6 +143,9 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
             scheduler.advance(work_items)
             flight = drawn
         scheduler.check()
+        if (journal := scheduler.pool.journal) is not None and random.random() < 0.5:
+            view.take(msgspec.msgpack.encode(EventBatch(now, events_of(journal.take()))))
+            assert view.blocks.keys() == {block_hash(digest) for digest in scheduler.pool.known}
 
     for now in range(STEPS):
         if random.random() < 0.4 and len(open_ones) < 8:
@@ -190,7 +197,7 @@ def test_answers_and_pages_are_right_whatever_happens(
         page_size, pages, seqs, budget, longest, VOCABULARY, Batching.CONTINUOUS, frozenset({EOS}), chunk,
         max_pinned_pages=pinnable(pages, share, page_size, longest),
     )  # fmt: skip
-    scenario(Random(seed), OverlapScheduler(limits, places))
+    scenario(Random(seed), OverlapScheduler(limits, places, Journal(page_size)))
 
 
 def test_the_host_brings_pages_back() -> None:

@@ -1,5 +1,5 @@
 """Protects the pool and the scheduler under any order of requests, steps, guesses, deadlines, aborts, failures and pins: nothing
-leaks, nobody writes to a shared page, a pinned page keeps its content, all finish beside the pins.
+leaks, the KV events tell exactly what is cached, nobody writes to a shared page, a pinned page keeps its content, all finish beside the pins.
 
 PAGEFLEET_MACHINE_STEPS sets how many operations are tried in all (nightly: a million).
 """
@@ -10,12 +10,15 @@ import math
 import os
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.engine.kv_events import View
 
 from pagefleet_engine.core.blocks import page_hashes, root_hash
+from pagefleet_engine.core.kv_events import EventBatch, Journal, block_hash, events_of
 from pagefleet_engine.core.limits import Limits, pinnable
 from pagefleet_engine.core.pins import PinRefused
 from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams, TokenOutput
@@ -57,7 +60,8 @@ class Machine(RuleBasedStateMachine):
             page_size, pages, seqs, budget, longest, 4, batching, frozenset({3}), chunk, caching, long_prompt_tokens=long,
             max_pinned_pages=pinnable(pages, share if caching else 0.0, page_size, longest),
         )  # fmt: skip
-        self.scheduler = Scheduler(self.limits)
+        self.journal, self.view = Journal(page_size), View()
+        self.scheduler = Scheduler(self.limits, self.journal)
         self.open: dict[str, EngineRequest] = {}
         self.left: dict[str, set[int]] = {}
         self.produced: dict[tuple[str, int], int] = {}
@@ -131,7 +135,8 @@ class Machine(RuleBasedStateMachine):
         del self.open[request_id], self.left[request_id]
 
     def start_over(self) -> None:
-        before, self.scheduler = self.scheduler, Scheduler(self.limits)
+        before, self.scheduler = self.scheduler, Scheduler(self.limits, self.journal)
+        self.journal.cleared()
         self.found = {}
         self.take(self.scheduler.inherit(before))
         assert all(sequence.first_scheduled is None for sequence in self.scheduler.waiting)
@@ -176,6 +181,9 @@ class Machine(RuleBasedStateMachine):
         held = {page for sequence in self.scheduler.running for page in sequence.pages}
         assert {target for _, target in self.scheduler.copies} <= held
         self.scheduler.copies.clear()
+        if random.random() < 0.5:  # a batch has the changes of one step or of several
+            self.view.take(msgspec.msgpack.encode(EventBatch(self.now, events_of(self.journal.take()))))
+            assert self.view.blocks.keys() == {block_hash(digest) for digest in self.scheduler.pool.known}
 
     def take(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:

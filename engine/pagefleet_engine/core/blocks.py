@@ -12,8 +12,12 @@ from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from pagefleet_engine.core.pins import Pins
+
+if TYPE_CHECKING:
+    from pagefleet_engine.core.kv_events import Journal
 
 
 class PageError(RuntimeError):
@@ -43,13 +47,13 @@ def root_hash(salt: str, scope: str) -> bytes:
 
 class PagePool:
     """`total` pages. Every page is blank (free, unknown), cached (free, known by hash), kept (without an owner, but pinned: it
-    is not reused) or held (by >= 1 owner). `pinnable` is how many pages may be pinned.
+    is not reused) or held (by >= 1 owner). `pinnable` is how many pages may be pinned. `journal` learns which hashes are forgotten.
     """
 
-    def __init__(self, total: int, pinnable: int = 0) -> None:
+    def __init__(self, total: int, pinnable: int = 0, journal: Journal | None = None) -> None:
         if total < 1:
             raise PageError(f"a pool needs at least one page, not {total}")
-        self.total, self.pins = total, Pins(pinnable)
+        self.total, self.pins, self.journal = total, Pins(pinnable), journal
         self._kept: set[int] = set()
         self._blank: deque[int] = deque(range(total))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -89,7 +93,10 @@ class PagePool:
                 page = self._blank.popleft()
             else:
                 page, _ = self._cached.popitem(last=False)
-                del self._page_of[self._hash_of.pop(page)]
+                digest = self._hash_of.pop(page)
+                del self._page_of[digest]
+                if self.journal is not None:
+                    self.journal.removed(digest)
             self._owners[page] = 1
             pages.append(page)
         return pages
@@ -138,12 +145,19 @@ class PagePool:
                 self._kept.remove(page)
                 self._cached[page] = None
 
-    def register(self, page: int, digest: bytes) -> None:
-        """Make a held, full page findable. The first page with a content keeps the name."""
+    def register(self, page: int, digest: bytes) -> bool:
+        """Make a held, full page findable; whether it is now. The first page with a content keeps the name."""
         if self._owners[page] == 0:
             raise PageError(f"page {page} is not held: its content is not certain")
-        if digest not in self._page_of and page not in self._hash_of:
-            self._page_of[digest], self._hash_of[page] = page, digest
+        if digest in self._page_of or page in self._hash_of:
+            return False
+        self._page_of[digest], self._hash_of[page] = page, digest
+        return True
+
+    @property
+    def known(self) -> frozenset[bytes]:
+        """The hashes by which pages are found."""
+        return frozenset(self._page_of)
 
     def find(self, hashes: Iterable[bytes]) -> list[int]:
         """Pages of the longest known prefix of `hashes`."""

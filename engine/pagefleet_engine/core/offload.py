@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pagefleet_engine.core.blocks import PageError, PagePool
+
+if TYPE_CHECKING:
+    from pagefleet_engine.core.kv_events import Journal
 
 OUT, IN = 0, 1
 Move = tuple[int, int, int]  # OUT or IN, page, place on the host
@@ -60,8 +64,8 @@ class HostIndex:
 class OffloadPool(PagePool):
     """A PagePool that stores on the host the pages that it gives up. The caller that copies `moves` clears them."""
 
-    def __init__(self, total: int, places: int, pinnable: int = 0) -> None:
-        super().__init__(total, pinnable)
+    def __init__(self, total: int, places: int, pinnable: int = 0, journal: Journal | None = None) -> None:
+        super().__init__(total, pinnable, journal)
         self.host = HostIndex(places)
         self.moves: list[Move] = []
 
@@ -74,13 +78,15 @@ class OffloadPool(PagePool):
                     self.moves.append((OUT, page, place))
         return super().allocate(count)
 
-    def fetch(self, hashes: Sequence[bytes], spare: int) -> list[int]:
+    def fetch(self, hashes: Sequence[bytes], spare: int) -> tuple[list[int], list[int]]:
         """Pages, held once more, for as many of `hashes` from the first on as are known; leaves `spare` available.
 
+        Returns beside them the places in `hashes` of those that came back from the host.
         Behind a page that only the host has there may be some that are still on the device.
         """
         pages: list[int] = []
-        for digest in hashes:
+        back: list[int] = []
+        for at, digest in enumerate(hashes):
             if self.available <= spare:
                 break
             if here := self.find([digest]):
@@ -93,9 +99,10 @@ class OffloadPool(PagePool):
             (page,) = self.allocate(1)
             self.moves.append((IN, page, place))
             self.host.give_back(digest, place)
-            self.register(page, digest)
+            if self.register(page, digest):
+                back.append(at)
             pages.append(page)
-        return pages
+        return pages, back
 
     def check(self) -> None:
         """Raises PageError as PagePool's, or when the host's places do not add up."""

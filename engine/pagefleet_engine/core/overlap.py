@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pagefleet_engine.core.kv_events import Journal
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.offload import Move, OffloadPool
 from pagefleet_engine.core.requests import TokenOutput
@@ -34,11 +35,11 @@ class LaunchedStep:
 class OverlapScheduler(Scheduler):
     """At most one step is under way while the next is scheduled. `host_places`: cached pages stored on the host, 0: none."""
 
-    def __init__(self, limits: Limits, host_places: int = 0) -> None:
-        super().__init__(limits)
+    def __init__(self, limits: Limits, host_places: int = 0, journal: Journal | None = None) -> None:
+        super().__init__(limits, journal)
         self._offload: OffloadPool | None = None
         if host_places:
-            self.pool = self._offload = OffloadPool(limits.pages, host_places, limits.max_pinned_pages)
+            self.pool = self._offload = OffloadPool(limits.pages, host_places, limits.max_pinned_pages, journal)
         self._launched: LaunchedStep | None = None
 
     @property
@@ -122,7 +123,10 @@ class OverlapScheduler(Scheduler):
         known, size = len(sequence.pages), self.limits.page_size
         hashes = sequence.hashes[known : (len(sequence.tokens) - 1) // size]
         # An admitted sequence needs a page at once, and each running one has a spare page.
-        pages = self._offload.fetch(hashes, spare=len(self.running) + 1)
+        pages, back = self._offload.fetch(hashes, spare=len(self.running) + 1)
+        if (journal := self._offload.journal) is not None:
+            for at in back:
+                journal.stored(sequence, known + at)
         sequence.pages += pages
         sequence.registered = len(sequence.pages)
         sequence.computed = len(sequence.pages) * size

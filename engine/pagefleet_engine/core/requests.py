@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
 
 from pagefleet_contract.engine_options import (
     BATCH_SIZES,
@@ -136,6 +139,27 @@ class Speculation:
     model: str | None = None
 
 
+Endpoint = Annotated[str, msgspec.Meta(pattern=r"^(tcp|ipc|inproc)://.+")]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class KVEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The publishing of the prefix cache's events: vLLM's keys and defaults (`vllm/config/kv_events.py`)."""
+
+    enable_kv_cache_events: bool = False
+    publisher: Literal["null", "zmq"] | None = None
+    endpoint: Endpoint = "tcp://*:5557"
+    replay_endpoint: Endpoint | None = None
+    buffer_steps: Annotated[int, msgspec.Meta(ge=0)] = 10_000  # batches that a replay can have
+    hwm: Positive = 100_000  # batches that wait for one slow reader
+    max_queue_size: Positive = 100_000  # batches that wait to be sent
+    topic: str = ""
+
+    @property
+    def publishes(self) -> bool:
+        return self.enable_kv_cache_events and self.publisher != "null"
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """Everything an engine is started with. Sizes in tokens, pages and requests."""
@@ -164,6 +188,7 @@ class EngineConfig:
     max_pinned_pages_share: float = 0.25  # of the KV pages
     kv_offload_memory: int = 0  # bytes of the host for cached pages, of all ranks together
     nodes: int = 1  # machines that the ranks are on, equally many on each
+    kv_events_config: KVEventsConfig | None = None
     master_port: int = MASTER_PORT  # where the first of several waits for the others
 
 
@@ -171,6 +196,8 @@ class EngineConfig:
 class EngineStats:
     """The engine's load, and its counters. pages_free + pages_cached + pages held by running requests + pages that only pins keep
     = pages_total. `pages_pinned` counts what `pins` keep and requests hold as well; at most `pages_pinnable`.
+
+    `kv_event_batches` counts the batches of KV events, those included that were dropped.
 
     The adapters are the names that running and waiting requests asked for, in the order of the alphabet.
     """
@@ -194,3 +221,5 @@ class EngineStats:
     pins: int = 0
     pages_pinned: int = 0
     pages_pinnable: int = 0
+    kv_event_batches: int = 0
+    kv_event_batches_dropped: int = 0

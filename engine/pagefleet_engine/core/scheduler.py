@@ -15,6 +15,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_hash
+from pagefleet_engine.core.kv_events import Journal
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineRequest, Finish, TokenOutput
 from pagefleet_engine.core.sequence import TokenSequence
@@ -29,11 +30,11 @@ class Scheduler:
     """Owns the sequences. `schedule` and `commit` alternate; nothing here knows tensors or clocks.
 
     `waiting` and `running` are in the order of service. `prefix_queries` and `prefix_hits` count prompt tokens at
-    their first admission. `copies` are pages to be copied, (from, to), before the next step; who copies clears it.
+    their first admission. `journal` learns what the prefix cache takes in and gives up. `copies` are pages to be copied, (from, to), before the next step; who copies clears it.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits, self.pool = limits, PagePool(limits.pages, limits.max_pinned_pages)
+    def __init__(self, limits: Limits, journal: Journal | None = None) -> None:
+        self.limits, self.pool = limits, PagePool(limits.pages, limits.max_pinned_pages, journal)
         self.waiting: list[TokenSequence] = []
         self.running: list[TokenSequence] = []
         self.copies: list[tuple[int, int]] = []
@@ -331,7 +332,9 @@ class Scheduler:
         full = sequence.computed // self.limits.page_size
         self._hash(sequence, full)
         for index in range(sequence.registered, full):
-            self.pool.register(sequence.pages[index], sequence.hashes[index])
+            new = self.pool.register(sequence.pages[index], sequence.hashes[index])
+            if new and self.pool.journal is not None:
+                self.pool.journal.stored(sequence, index)
         sequence.registered = max(sequence.registered, full)
 
     def _release(self, sequence: TokenSequence) -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,6 +41,7 @@ from pagefleet_engine.runner.common.recovery import report
 from pagefleet_engine.runner.start import start
 
 if TYPE_CHECKING:
+    from pagefleet_engine.runner.common.event_publisher import EventPublisher
     from pagefleet_engine.runner.start import AnyEngine
 
 EXIT_CONFIGURATION = 78
@@ -50,18 +52,26 @@ PLAIN = ("floats", "gguf")  # descriptions of weights that the log need not name
 
 def serve(connection: socket.socket, config: EngineConfig) -> int:
     """Run until the peer closes. Returns the exit status."""
+    publisher = None
     try:
-        engine = start(config)
+        publisher = _publisher(config)
+        return _serve(connection, config, start(config), publisher)
     except ModelError as error:
         connection.sendall(frame(Failed(error.field, error.message)))
         return EXIT_CONFIGURATION
+    finally:
+        if publisher is not None:
+            publisher.close()
+
+
+def _serve(connection: socket.socket, config: EngineConfig, engine: AnyEngine, publisher: EventPublisher | None) -> int:
     if (stored := engine.description["weights"]) not in PLAIN:
         report(f"the checkpoint's quantised weights: {stored}", level="info")
     if engine.description["model_impl"] == "transformers":
         kind = engine.description["architecture"]
         said = "transformers' own code computes it over the engine's KV pages, slower than a family of the engine's"
         report(f"there is no family for model_type {kind!r}, or --model-impl asks for it: {said}", level="info")
-    stats = engine.stats()
+    stats = _published(engine, publisher)
     _report_pinnable(stats, config, engine.max_model_len)
     capacity = stats.pages_total * config.page_size
     ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, stats)
@@ -83,9 +93,26 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
             machine.return_freed_memory()
             trimmed = began
         outputs = refused + engine.step(began)
-        connection.sendall(
-            frame(EngineStep(outputs, engine.stats(), time.monotonic() - began, *engine.computed, received))
-        )
+        stats, seconds = _published(engine, publisher), time.monotonic() - began
+        connection.sendall(frame(EngineStep(outputs, stats, seconds, *engine.computed, received)))
+
+
+def _publisher(config: EngineConfig) -> EventPublisher | None:
+    """Return the publisher of the prefix cache's events, None where nobody wants them. Raises ModelError."""
+    events = config.kv_events_config
+    if events is None or not events.publishes:
+        return None
+    from pagefleet_engine.runner.common.event_publisher import EventPublisher  # imports ZeroMQ
+
+    return EventPublisher(events)
+
+
+def _published(engine: AnyEngine, publisher: EventPublisher | None) -> EngineStats:
+    """Publish the changes of the prefix cache. Return the engine's load with the counts of that."""
+    if publisher is None:
+        return engine.stats()
+    publisher.publish(engine.take_changes())
+    return replace(engine.stats(), kv_event_batches=publisher.batches, kv_event_batches_dropped=publisher.dropped)
 
 
 def _report_pinnable(stats: EngineStats, config: EngineConfig, max_model_len: int) -> None:

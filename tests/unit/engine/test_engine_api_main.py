@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,17 @@ def test_every_flag_beyond_the_contract_reaches_its_place(tmp_path: Path) -> Non
     assert config.keys.needed and config.keys.valid("one")
 
 
+def test_kv_events_are_published_only_where_that_is_asked_for() -> None:
+    def publishes(**keys: object) -> bool:
+        events = configure([*NEEDED, f"--kv-events-config={json.dumps(keys)}"]).engine.kv_events_config
+        return events is not None and events.publishes
+
+    assert configure(NEEDED).engine.kv_events_config is None
+    assert not publishes() and not publishes(endpoint="tcp://*:5557")
+    assert publishes(enable_kv_cache_events=True) and publishes(enable_kv_cache_events=True, publisher="zmq")
+    assert not publishes(enable_kv_cache_events=True, publisher="null")
+
+
 def test_speculation_without_a_model_looks_up_its_own_text() -> None:
     assert configure([*NEEDED, "--speculation=ngram"]).engine.speculation == Speculation("ngram")
 
@@ -87,6 +99,9 @@ def test_speculation_is_the_cpus_default_where_batches_are_continuous() -> None:
         ["--max-num-s=4"], ["--page-size=17"], ["--num-pages=0"], ["--kv-memory-fraction=0"],
         ["--kv-memory-fraction=nan"], ["--drain-timeout=inf"],
         ["--drain-timeout=-1"], ["--port=0"], ["--port=70000"], ["--max-num-seqs=two"],
+        ["--kv-events-config={"], ["--kv-events-config=[]"], ['--kv-events-config={"port":1}'], ['--kv-events-config={"hwm":0}'],
+        ['--kv-events-config={"publisher":"kafka"}'], ['--kv-events-config={"endpoint":"5557"}'],
+        ["--no-prefix-caching", '--kv-events-config={"enable_kv_cache_events":true}'],
         ["--quantization=fp8"], ["--unknown"], ["extra"], ["--max-model-len=100", "--max-output-tokens=101"],
     ],
 )  # fmt: skip

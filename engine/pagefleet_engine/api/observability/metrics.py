@@ -76,6 +76,10 @@ class Metrics:
             "preemptions": counter(engine_metrics.PREEMPTIONS, "Requests preempted because KV pages were missing"),
             "prefix_queries": counter("pagefleet_prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
             "prefix_hits": counter(engine_metrics.PREFIX_CACHE_HITS, "Prompt tokens found in the prefix cache"),
+            "kv_event_batches": counter("pagefleet_kv_event_batches", "Batches of KV events, dropped ones included"),
+            "kv_event_batches_dropped": counter(
+                "pagefleet_kv_event_batches_dropped", "Batches of KV events that found the queue full"
+            ),
             "draft_tokens": counter("pagefleet_spec_decode_num_draft_tokens", "Draft tokens of speculation"),
             "accepted_tokens": counter("pagefleet_spec_decode_num_accepted_tokens", "Draft tokens that were accepted"),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pagefleet_engine.core.kv_events import Journal
 from pagefleet_engine.core.limits import Limits, pinnable
 from pagefleet_engine.core.requests import Batching, EngineConfig, EngineStats, Policy
 from pagefleet_engine.core.scheduler import Scheduler
@@ -41,6 +42,12 @@ def _adapters(answers: Sequence[TokenSequence]) -> tuple[str, ...]:
     """Return the names of the adapters that the sequences use, without the version (the text after #)."""
     versions = {sequence.request.adapter for sequence in answers}
     return tuple(sorted({version.rpartition("#")[0] for version in versions if version is not None}))
+
+
+def journal_of(config: EngineConfig) -> Journal | None:
+    """Return the journal of the prefix cache, None where no KV events are published."""
+    events = config.kv_events_config
+    return Journal(config.page_size) if events is not None and events.publishes else None
 
 
 def computed(work_items: Sequence[Work]) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from pagefleet_engine.core.blocks import root_hash
+from pagefleet_engine.core.kv_events import Change
 from pagefleet_engine.core.messages import Pin
 from pagefleet_engine.core.requests import (
     EngineConfig,
@@ -31,7 +32,7 @@ from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import bisected, report, start_over
 from pagefleet_engine.runner.common.speculator import DraftModel, Speculator
-from pagefleet_engine.runner.common.stats import computed, engine_stats, limits
+from pagefleet_engine.runner.common.stats import computed, engine_stats, journal_of, limits
 from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.cpu import batch
 from pagefleet_engine.runner.cpu.drafter import CpuDrafter
@@ -52,7 +53,7 @@ class Engine:
         torch.set_num_threads(1 if self._operations.name == "native" else machine.threads())
         self._loaded: Loaded | None = None
         self._adapters = Adapters(config.max_adapters, self._read_adapter)
-        self._steps = 0
+        self._steps, self._journal = 0, journal_of(config)
         self._computed = (0, 0)
         self._work_items: list[Work] = []  # of the last step
         self._asleep: Loaded | None = None
@@ -156,6 +157,8 @@ class Engine:
             self._asleep = replace(self._loaded, cache=[], draft_cache=[])
         self._loaded = None
         self._speculator = None
+        if self._journal is not None:
+            self._journal.cleared()
         machine.return_freed_memory()
 
     def wake(self) -> None:
@@ -166,6 +169,10 @@ class Engine:
 
     def stats(self) -> EngineStats:
         return engine_stats(self._scheduler, self._config.page_size, self._steps)
+
+    def take_changes(self) -> list[Change]:
+        """Return what the prefix cache has taken in and given up since the last call, where KV events are published."""
+        return [] if self._journal is None else self._journal.take()
 
     def check(self) -> None:
         """Raises PageError unless free + cached + kept + held = total and exactly the running sequences hold pages."""
@@ -195,7 +202,9 @@ class Engine:
     def _renew(self, loaded: Loaded) -> None:
         """Begin without a request and without a known page."""
         config, model = self._config, loaded.model.config
-        self._scheduler = Scheduler(limits(config, model, loaded.pages, loaded.max_model_len))
+        self._scheduler = Scheduler(limits(config, model, loaded.pages, loaded.max_model_len), self._journal)
+        if self._journal is not None:
+            self._journal.cleared()
         grammars = on_demand(config.model, self.vocab_size, self.eos_token_ids)
         self._sampler = sampling.Sampler(self._operations, model.eos_token_ids, grammars)
         self._prompts = Prompts(lambda hidden: self.loaded.model.logits(hidden))  # sleep frees the model

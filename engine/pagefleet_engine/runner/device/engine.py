@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from pagefleet_engine.core.blocks import root_hash
+from pagefleet_engine.core.kv_events import Change
 from pagefleet_engine.core.messages import Pin
 from pagefleet_engine.core.offload import Move
 from pagefleet_engine.core.overlap import OverlapScheduler
@@ -21,7 +22,7 @@ from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import report, start_over
 from pagefleet_engine.runner.common.sampling import Sampler, answered
 from pagefleet_engine.runner.common.speculator import DraftModel, Speculator
-from pagefleet_engine.runner.common.stats import computed, engine_stats, limits
+from pagefleet_engine.runner.common.stats import computed, engine_stats, journal_of, limits
 from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.device.drafting import DeviceDrafter, Drafting
 from pagefleet_engine.runner.device.ranks.process_group import process_group
@@ -38,6 +39,7 @@ class DeviceEngine:
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         self._config, self._steps, self._computed = config, 0, (0, 0)
+        self._journal = journal_of(config)
         self._workers = process_group(config, device)
         self._rank = Rank(config, self._workers.device(0), self._workers.join())
         self._adapters = Adapters(config.max_adapters, self._rank.adapter)
@@ -164,6 +166,8 @@ class DeviceEngine:
             raise ValueError("requests are open")
         self._scheduler.expire(math.inf)  # the pins go with their pages
         self._asleep = True
+        if self._journal is not None:
+            self._journal.cleared()
         self._workers.sleep(level)
         self._rank.sleep(level)
 
@@ -176,6 +180,10 @@ class DeviceEngine:
 
     def stats(self) -> EngineStats:
         return engine_stats(self._scheduler, self._config.page_size, self._steps)
+
+    def take_changes(self) -> list[Change]:
+        """Return what the prefix cache has taken in and given up since the last call, where KV events are published."""
+        return [] if self._journal is None else self._journal.take()
 
     def check(self) -> None:
         """Raises PageError unless free + cached + kept + held = total and exactly the running sequences hold pages."""
@@ -199,7 +207,9 @@ class DeviceEngine:
         """Begin without a request, a step on its way or a known page."""
         rank, config = self._rank, self._rank.model_config
         bounds = limits(self._config, config, rank.pages, rank.max_model_len)
-        self._scheduler = OverlapScheduler(bounds, rank.host_places)
+        self._scheduler = OverlapScheduler(bounds, rank.host_places, self._journal)
+        if self._journal is not None:
+            self._journal.cleared()
         self._flight = None
         self._prompt_logits: list[torch.Tensor] = []
         grammars = on_demand(self._config.model, self.vocab_size, self.eos_token_ids)
