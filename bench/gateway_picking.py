@@ -1,12 +1,15 @@
 """Picking quality: time to the first token under the gateway's picker, round robin and llm-d's published scoring.
 
-    python bench/gateway_picking.py [shared] [others] [--quick] [--check]
+    python bench/gateway_picking.py [shared] [others] [exact] [--quick] [--check]
 
 A discrete-event simulation (bench/gatewaybench): eight engines with KV limits and prefix caches, shared system
 prompts, lognormal lengths, several loads and seeds; virtual time, so the figures do not depend on the machine. The engines cache blocks
 of 16 tokens of a real tokenizer and chat template; the gateway has hashes of the body's text. The peers get the engines' own blocks.
 The second table has the same requests through 1, 2, 4 and 8 of our gateways, each request through one of them by lot; with
 `apart` they tell each other nothing, as gateways that only scrape the engines.
+
+The fourth table (`exact`, only where it is named) has our picker beside one that knows what every engine has cached, as from KV events
+that take no time, through 1 and 8 gateways.
 
 The third table (`others`; the first two are `shared`) has other traffic: hardly any load, and agents whose every turn sends 20,000 to 41,000 tokens again. Its peers are both
 of llm-d's published profiles (policies.py), each with one picker that knows all requests at once.
@@ -28,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.gatewaybench.policies import Affinity, Pagefleet, Policy, Published, RoundRobin
 from bench.gatewaybench.simulation import ENGINES, Result, compare, simulate
-from bench.gatewaybench.trace import agents, trace
+from bench.gatewaybench.trace import Arrival, agents, trace
 
 RATES = (60.0, 90.0, 120.0, 140.0)  # requests a second over the eight engines
 GATEWAYS = (1, 2, 4, 8)
@@ -40,17 +43,21 @@ MAX_MANY = 1.15  # times one gateway's p95
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Picking quality, simulated.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="shared, others; both when none is named")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="shared, others, exact; the first two when none is named"
+    )
     parser.add_argument("--quick", action="store_true", help="one load, two seeds; of others one seed")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - {"shared", "others"}:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: shared, others")
+    if unknown := set(arguments.parts) - {"shared", "others", "exact"}:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: shared, others, exact")
     missed = False
     if not arguments.parts or "shared" in arguments.parts:
         missed |= shared(arguments.quick)
     if not arguments.parts or "others" in arguments.parts:
         missed |= others(range(1, 2) if arguments.quick else range(1, 6))
+    if "exact" in arguments.parts:
+        exact(range(1, 2) if arguments.quick else range(1, 6))
     return int(arguments.check and missed)
 
 
@@ -111,6 +118,25 @@ def others(seeds: Sequence[int]) -> bool:
         print(f"{'':>10}  p95: {ratio:.2f} x llm-d affinity (<= {limit:.2f})")
         missed |= ratio > limit
     return missed
+
+
+def exact(seeds: Sequence[int]) -> None:
+    """Print the fourth table."""
+    made: dict[str, Callable[[int], list[Arrival]]] = {"90/s": lambda seed: trace(4000, 90.0, seed)}
+    made |= {"120/s": lambda seed: trace(4000, 120.0, seed), **{kind: of for kind, (of, _) in OTHERS.items()}}
+    for kind, arrivals in made.items():
+        traces = {seed: arrivals(seed) for seed in seeds}
+        for gateways in (1, 8):
+            p95 = []
+            for knows in (False, True):
+                runs = [
+                    simulate(Pagefleet(ENGINES, seed, gateways=gateways, exact=knows), traces[seed]) for seed in seeds
+                ]
+                p50, last, hits = (mean(getattr(run, part) for run in runs) for part in ("p50", "p95", "hit_rate"))
+                p95.append(last)
+                name = f"{gateways} gateway{'s' if gateways > 1 else ''}{', exact' if knows else ''}"
+                print(f"{kind:>10}  {name:<18} {p50 * 1e3:>6.0f} ms {last * 1e3:>6.0f} ms {hits:>7.1%}", flush=True)
+            print(f"{'':>10}  p95: exact is {p95[1] / p95[0]:.3f} x today's", flush=True)
 
 
 def _through(gateways: int, telling: bool, count: int, rate: float, seed: int) -> Result:

@@ -106,7 +106,7 @@ class Engine:
     def _admit(self) -> None:
         while self.waiting and self.running < MAX_SEQUENCES:
             job = self.waiting[0]
-            hits = next((i for i, block in enumerate(job.blocks) if not self._holds(block)), len(job.blocks))
+            hits = next((i for i, block in enumerate(job.blocks) if not self.holds(block)), len(job.blocks))
             # At least one token is always prefilled: its logits are the first answer.
             hits = min(hits, (job.prompt_tokens - 1) // BLOCK)
             private = job.prompt_tokens - hits * BLOCK + job.output_tokens
@@ -122,7 +122,7 @@ class Engine:
             while BLOCK * len(self.idle) + self.used > KV_TOKENS and self.idle:
                 self.idle.popitem(last=False)
 
-    def _holds(self, block: bytes) -> bool:
+    def holds(self, block: bytes) -> bool:
         return block in self.shared or block in self.idle
 
     def _pin(self, blocks: Sequence[bytes]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, LONG_BLOCK_TOKENS, MAX_BLOCKS
 from pagefleet_gateway.sharing.loads import PERIOD_SECONDS as TELL_SECONDS
 from pagefleet_gateway.sharing.news import Newsroom
 
@@ -137,8 +139,12 @@ class Pagefleet:
 
     period = PERIOD_SECONDS
 
-    def __init__(self, count: int, seed: int, revisions: str = "", gateways: int = 1, telling: bool = True) -> None:
-        """`revisions`: a letter for each engine, weights as their numbers; "" for one revision."""
+    def __init__(
+        self, count: int, seed: int, revisions: str = "", gateways: int = 1, telling: bool = True, exact: bool = False
+    ) -> None:
+        """`revisions`: a letter for each engine, weights as their numbers; "" for one revision. `exact`: each gateway knows
+        what every engine has cached, as from KV events that take no time, and what the prompts in flight will add (`_Events`).
+        """
         revisions = revisions or "a" * count
         pods = [
             Pod(str(index), f"p{index}", "team", "chat", revision, f"10.0.0.{index}:8000")
@@ -149,11 +155,14 @@ class Pagefleet:
         self._gateways = [_Gateway(pods, service, f"{seed}/{number}") for number in range(gateways)]
         self._rng, self._chosen = random.Random(seed), dict[int, _Gateway]()
         self._telling, self._told = telling, 0.0
+        self._events = _Events(pods, [gateway.picker for gateway in self._gateways]) if exact else None
 
     def choose(self, arrival: Arrival, job: Job, now: float) -> int:
         if self._telling and now >= self._told + TELL_SECONDS:
             self._tell(now)
         gateway = self._chosen[job.key] = self._rng.choice(self._gateways)
+        if self._events is not None:
+            self._events.asked = job.blocks
         return gateway.choose(arrival, job, now)
 
     def started(self, job: Job) -> None:
@@ -163,6 +172,8 @@ class Pagefleet:
         self._chosen.pop(job.key).ended(job)
 
     def scrape(self, engines: Sequence[Engine], now: float) -> None:
+        if self._events is not None:
+            self._events.engines = engines
         for gateway in self._gateways:
             gateway.scrape(engines, now)
 
@@ -174,6 +185,35 @@ class Pagefleet:
                 for other in self._gateways:
                     if other is not gateway:
                         other.newsroom.take_over(str(number), message, now)
+
+
+class _Events:
+    """What the best reader of KV events could tell the pickers: the beginning of a prompt that an engine has cached, in the engine's
+    own blocks, or will have when it has computed the prompts that it got before. It takes the place of the gateways' records of picks.
+    """
+
+    def __init__(self, pods: Sequence[Pod], pickers: Sequence[Picker]) -> None:
+        self.asked: tuple[bytes, ...] = ()  # the engine's blocks of the prompt that is picked for
+        self.engines: Sequence[Engine] = ()
+        self._index = {pod.cache: index for index, pod in enumerate(pods)}
+        for picker in pickers:
+            picker.prefixes.matched = self.matched
+
+    def matched(self, cache: str, _: Sequence[bytes]) -> float:
+        """Return how many of the gateway's blocks of text the engine has cached, in fractions."""
+        tokens = BLOCK * self._depth(self.engines[self._index[cache]])
+        short = min(tokens, MAX_BLOCKS * BLOCK_TOKENS)
+        return short / BLOCK_TOKENS + (tokens - short) / LONG_BLOCK_TOKENS
+
+    def _depth(self, engine: Engine) -> int:
+        held = next((at for at, block in enumerate(self.asked) if not engine.holds(block)), len(self.asked))
+        coming = (_common(self.asked, job.blocks) for job in (*engine.waiting, *engine.prefilling))
+        return max(held, max(coming, default=0))
+
+
+def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """Return how many blocks two prompts begin with alike. A block's hash is one of all blocks before it."""
+    return bisect_left(range(min(len(one), len(other))), True, key=lambda at: one[at] != other[at])
 
 
 class _Gateway:
