@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mean, pstdev
 
-from bench.gatewaybench.engine import Engine, Job
+from bench.gatewaybench.engine import DECODE_SECONDS, PREFILL_SECONDS, Engine, Job
 from bench.gatewaybench.policies import Pagefleet, Policy, Published, RoundRobin
 from bench.gatewaybench.trace import Arrival, trace
 
@@ -16,16 +17,18 @@ WARM = 0.2  # of the trace, from its start, is not counted: caches are cold in i
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds to the first token, and the share of prompt tokens that a prefix cache held."""
+    """Seconds to the first token, the share of prompt tokens that a prefix cache held, and the coefficient of variation of the
+    engines' work: the seconds that the prompts and answers of each took to compute."""
 
     p50: float
     p95: float
     hit_rate: float
+    load_cv: float
 
 
 def simulate(policy: Policy, arrivals: Sequence[Arrival], engines: int = ENGINES) -> Result:
     fleet = [Engine() for _ in range(engines)]
-    jobs: list[Job] = []
+    jobs, chosen = list[Job](), list[int]()
     scrape_at, index = 0.0, 0
     while index < len(arrivals) or any(engine.wake is not None for engine in fleet):
         arriving = arrivals[index].at if index < len(arrivals) else math.inf
@@ -38,7 +41,8 @@ def simulate(policy: Policy, arrivals: Sequence[Arrival], engines: int = ENGINES
             arrival = arrivals[index]
             job = Job(index, now, arrival.prompt_tokens, arrival.output_tokens, arrival.blocks)
             jobs.append(job)
-            fleet[policy.choose(arrival, job, now)].put(job, now)
+            chosen.append(policy.choose(arrival, job, now))
+            fleet[chosen[-1]].put(job, now)
             index += 1
         else:
             ended = fleet[turn].step(now)
@@ -46,10 +50,13 @@ def simulate(policy: Policy, arrivals: Sequence[Arrival], engines: int = ENGINES
                 policy.started(job)
             for job in ended:
                 policy.ended(job)
-    counted = jobs[round(len(jobs) * WARM) :]
+    first = round(len(jobs) * WARM)
+    counted, work = jobs[first:], [0.0] * engines
+    for job, turn in zip(counted, chosen[first:], strict=True):
+        work[turn] += (job.prompt_tokens - job.cached) * PREFILL_SECONDS + job.output_tokens * DECODE_SECONDS
     waits = sorted(job.first_token - job.arrived for job in counted)
     hits = sum(job.cached for job in counted) / sum(job.prompt_tokens for job in counted)
-    return Result(waits[len(waits) // 2], waits[math.ceil(0.95 * len(waits)) - 1], hits)
+    return Result(waits[len(waits) // 2], waits[math.ceil(0.95 * len(waits)) - 1], hits, pstdev(work) / mean(work))
 
 
 def compare(count: int, rate: float, seed: int) -> dict[str, Result]:
