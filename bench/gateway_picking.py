@@ -1,6 +1,6 @@
 """Picking quality: time to the first token under the gateway's picker, round robin and llm-d's published scoring.
 
-    python bench/gateway_picking.py [shared] [others] [exact] [--quick] [--check]
+    python bench/gateway_picking.py [shared] [others] [unequal] [exact] [--quick] [--check]
 
 A discrete-event simulation (bench/gatewaybench): eight engines with KV limits and prefix caches, shared system
 prompts, lognormal lengths, several loads and seeds; virtual time, so the figures do not depend on the machine. The engines cache blocks
@@ -8,18 +8,21 @@ of 16 tokens of a real tokenizer and chat template; the gateway has hashes of th
 The second table has the same requests through 1, 2, 4 and 8 of our gateways, each request through one of them by lot; with
 `apart` they tell each other nothing, as gateways that only scrape the engines.
 
-The fourth table (`exact`, only where it is named) has our picker beside one that knows what every engine has cached, as from KV events
+The last table (`exact`, only where it is named) has our picker beside one that knows what every engine has cached, as from KV events
 that take no time, through 1 and 8 gateways.
 
 The third table (`others`; the first two are `shared`) has other traffic: hardly any load, and agents whose every turn sends 20,000 to 41,000 tokens again. Its peers are both
 of llm-d's published profiles (policies.py), each with one picker that knows all requests at once.
+
+The fourth table (`unequal`) has pods of two kinds: four of the eight are half as fast. Affinity knows the speeds exactly. Ours learns them
+from times to first token, and is also run without that; and it is run both ways with equal pods, where it must lose nothing.
 
 Every table ends with the coefficient of variation of the engines' work, in seconds of computation.
 
 `--check` exits 1 unless, at every load, ours has a p95 <= 0.7 x round robin and <= 0.9 x the published scoring (means
 over the seeds), and eight gateways have a p95 <= 1.15 x one gateway's and <= the published scoring's with one, prefix hits >= 0.95 x
 one gateway's, and a coefficient of variation <= 0.1. Of the third table it demands that ours is at most
-1.05 x (hardly any load) and 1.0 x (agents) affinity's p95.
+1.05 x (hardly any load) and 1.0 x (agents) affinity's p95, and of the fourth that learning has a p95 <= 0.9 x that without, and <= 1.02 x with equal pods.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from statistics import mean
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.gatewaybench.policies import Affinity, Pagefleet, Policy, Published, RoundRobin
-from bench.gatewaybench.simulation import ENGINES, Result, compare, simulate
+from bench.gatewaybench.simulation import ENGINES, SPEEDS, Result, compare, simulate, unequal
 from bench.gatewaybench.trace import Arrival, agents, trace
 
 RATES = (60.0, 90.0, 120.0, 140.0)  # requests a second over the eight engines
@@ -46,24 +49,30 @@ MAX_MANY, MIN_HITS, MAX_CV = (
     0.95,
     0.1,
 )  # times one gateway's p95, and its prefix hits; the coefficient of variation
+UNEQUAL = {
+    "2 kinds": (unequal, 70.0, 0.9),
+    "equal": (lambda: None, 120.0, 1.02),
+}  # engines, rate, most of the p95 without learning
 PARTS = ("p50", "p95", "hit_rate", "load_cv")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Picking quality, simulated.")
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help="shared, others, exact; the first two when none is named"
+        "parts", nargs="*", metavar="PART", help="shared, others, unequal, exact; the first three when none is named"
     )
-    parser.add_argument("--quick", action="store_true", help="one load, two seeds; of others one seed")
+    parser.add_argument("--quick", action="store_true", help="one load, two seeds; of the other tables one seed")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - {"shared", "others", "exact"}:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: shared, others, exact")
+    if unknown := set(arguments.parts) - {"shared", "others", "unequal", "exact"}:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: shared, others, unequal, exact")
     missed = False
     if not arguments.parts or "shared" in arguments.parts:
         missed |= shared(arguments.quick)
     if not arguments.parts or "others" in arguments.parts:
         missed |= others(range(1, 2) if arguments.quick else range(1, 6))
+    if not arguments.parts or "unequal" in arguments.parts:
+        missed |= two_kinds(range(1, 2) if arguments.quick else range(1, 6))
     if "exact" in arguments.parts:
         exact(range(1, 2) if arguments.quick else range(1, 6))
     return int(arguments.check and missed)
@@ -135,8 +144,29 @@ def others(seeds: Sequence[int]) -> bool:
     return missed
 
 
+def two_kinds(seeds: Sequence[int]) -> bool:
+    """Print the fourth table; return whether a target is missed."""
+    missed = False
+    for kind, (fleet, rate, limit) in UNEQUAL.items():
+        speeds = SPEEDS if fleet() else ()
+        policies: dict[str, Callable[[int], Policy]] = {
+            "llm-d affinity": lambda seed, speeds=speeds: Affinity(ENGINES, seed, speeds=speeds),
+            "without learning": lambda seed: Pagefleet(ENGINES, seed, speeds=False),
+            "pagefleet": lambda seed: Pagefleet(ENGINES, seed),
+            "4 gateways": lambda seed: Pagefleet(ENGINES, seed, gateways=4),
+        }
+        traces, p95 = [trace(4000, rate, seed) for seed in seeds], dict[str, float]()
+        for name, policy in policies.items():
+            runs = [simulate(policy(seed), arrivals, fleet()) for seed, arrivals in zip(seeds, traces, strict=True)]
+            p95[name] = show(kind, name, runs).p95
+        ratio = p95["pagefleet"] / p95["without learning"]
+        print(f"{'':>10}  p95: {ratio:.2f} x without learning (<= {limit:.2f})")
+        missed |= ratio > limit
+    return missed
+
+
 def exact(seeds: Sequence[int]) -> None:
-    """Print the fourth table."""
+    """Print the last table."""
     made: dict[str, Callable[[int], list[Arrival]]] = {"90/s": lambda seed: trace(4000, 90.0, seed)}
     made |= {"120/s": lambda seed: trace(4000, 120.0, seed), **{kind: of for kind, (of, _) in OTHERS.items()}}
     for kind, arrivals in made.items():

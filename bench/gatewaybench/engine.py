@@ -40,7 +40,9 @@ class Job:
 class Engine:
     """`put` a job; `step` at `wake`; `step` returns the jobs that ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, speed: float = 1.0, kv_tokens: int = KV_TOKENS) -> None:
+        """`speed`: how many times as fast its steps are."""
+        self.speed, self.kv_tokens = speed, kv_tokens
         self.waiting: deque[Job] = deque()
         self.prefilling: deque[Job] = deque()
         self.decoding: list[tuple[int, int, Job]] = []  # heap by the step that ends it
@@ -57,7 +59,7 @@ class Engine:
 
     @property
     def kv_usage(self) -> float:
-        return self.used / KV_TOKENS
+        return self.used / self.kv_tokens
 
     @property
     def used(self) -> int:
@@ -81,7 +83,7 @@ class Engine:
             prefilled += part
             if job.left == 0:
                 started.append(self.prefilling.popleft())
-        end = now + STEP_SECONDS + prefilled * PREFILL_SECONDS + self.running * DECODE_SECONDS
+        end = now + (STEP_SECONDS + prefilled * PREFILL_SECONDS + self.running * DECODE_SECONDS) / self.speed
         ended = []
         while self.decoding and self.decoding[0][0] <= self.steps:
             ended.append(heapq.heappop(self.decoding)[2])
@@ -111,7 +113,7 @@ class Engine:
             hits = min(hits, (job.prompt_tokens - 1) // BLOCK)
             private = job.prompt_tokens - hits * BLOCK + job.output_tokens
             revived = sum(block not in self.shared for block in job.blocks[:hits])
-            if self.used + private + revived * BLOCK > KV_TOKENS:
+            if self.used + private + revived * BLOCK > self.kv_tokens:
                 return
             self.waiting.popleft()
             self._pin(job.blocks[:hits])
@@ -119,7 +121,7 @@ class Engine:
             job.left = job.prompt_tokens - job.cached
             self.private += private
             self.prefilling.append(job)
-            while BLOCK * len(self.idle) + self.used > KV_TOKENS and self.idle:
+            while BLOCK * len(self.idle) + self.used > self.kv_tokens and self.idle:
                 self.idle.popitem(last=False)
 
     def holds(self, block: bytes) -> bool:

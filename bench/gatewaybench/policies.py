@@ -100,19 +100,20 @@ class Affinity:
 
     period = 1.0
 
-    def __init__(self, count: int, seed: int, wait: float = 0.2) -> None:
-        """`wait`: of 0.05, 0.2, 0.5 and 1 s the best on these traces."""
-        self._rng, self._bound = random.Random(seed), wait / PREFILL_SECONDS
+    def __init__(self, count: int, seed: int, wait: float = 0.2, speeds: Sequence[float] = ()) -> None:
+        """`wait`: of 0.05, 0.2, 0.5 and 1 s the best on these traces. `speeds` of the engines; () for equal ones."""
+        self._rng, self._speeds = random.Random(seed), speeds or (1.0,) * count
+        self._bounds = [wait * speed / PREFILL_SECONDS for speed in self._speeds]
         self._waiting = [0] * count  # uncached prompt tokens in flight
         self._prefixes = Prefixes(capacity=31_250)
         self._sent: dict[int, tuple[int, int]] = {}
 
     def choose(self, arrival: Arrival, job: Job, now: float) -> int:
         matched = [self._prefixes.matched(str(index), job.blocks) for index in range(len(self._waiting))]
-        free = [index for index, tokens in enumerate(self._waiting) if tokens <= self._bound]
+        free = [index for index, tokens in enumerate(self._waiting) if tokens <= self._bounds[index]]
         best = max((matched[index] for index in free), default=0)
         among = [index for index in free if matched[index] == best] if best else range(len(self._waiting))
-        chosen = min(among, key=lambda index: (self._waiting[index], self._rng.random()))
+        chosen = min(among, key=lambda index: (self._waiting[index] / self._speeds[index], self._rng.random()))
         uncached = max(0, job.prompt_tokens - matched[chosen] * BLOCK)
         self._waiting[chosen] += uncached
         self._sent[job.key] = chosen, uncached
@@ -140,10 +141,19 @@ class Pagefleet:
     period = PERIOD_SECONDS
 
     def __init__(
-        self, count: int, seed: int, revisions: str = "", gateways: int = 1, telling: bool = True, exact: bool = False
+        self,
+        count: int,
+        seed: int,
+        revisions: str = "",
+        gateways: int = 1,
+        telling: bool = True,
+        speeds: bool = True,
+        capacities: bool = True,
+        exact: bool = False,
     ) -> None:
-        """`revisions`: a letter for each engine, weights as their numbers; "" for one revision. `exact`: each gateway knows
-        what every engine has cached, as from KV events that take no time, and what the prompts in flight will add (`_Events`).
+        """`revisions`: a letter for each engine, weights as their numbers; "" for one revision. Without `speeds` it learns none of
+        the pods', and without `capacities` the engines do not state the size of their caches. `exact`: each gateway
+        knows what every engine has cached, as from KV events that take no time, and what the prompts in flight will add (`_Events`).
         """
         revisions = revisions or "a" * count
         pods = [
@@ -152,7 +162,7 @@ class Pagefleet:
         ]
         weights = tuple((name, revisions.count(name)) for name in sorted(set(revisions)))
         service = Service("team", "chat", "m", weights)
-        self._gateways = [_Gateway(pods, service, f"{seed}/{number}") for number in range(gateways)]
+        self._gateways = [_Gateway(pods, service, f"{seed}/{number}", speeds, capacities) for number in range(gateways)]
         self._rng, self._chosen = random.Random(seed), dict[int, _Gateway]()
         self._telling, self._told = telling, 0.0
         self._events = _Events(pods, [gateway.picker for gateway in self._gateways]) if exact else None
@@ -166,7 +176,7 @@ class Pagefleet:
         return gateway.choose(arrival, job, now)
 
     def started(self, job: Job) -> None:
-        pass
+        self._chosen[job.key].started(job)
 
     def ended(self, job: Job) -> None:
         self._chosen.pop(job.key).ended(job)
@@ -217,7 +227,8 @@ def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
 
 
 class _Gateway:
-    def __init__(self, pods: Sequence[Pod], service: Service, seed: str) -> None:
+    def __init__(self, pods: Sequence[Pod], service: Service, seed: str, speeds: bool, capacities: bool) -> None:
+        self._learns_speeds, self._hears_capacities = speeds, capacities
         state = State()
         state.replace_pods(pods)
         state.confirm(pods)
@@ -235,12 +246,19 @@ class _Gateway:
             raise TypeError(f"refused: {pick}")
         return int(pick.choices[0].uid)
 
+    def started(self, job: Job) -> None:
+        # As Envoy reports the first token of a stream.
+        ticket = self.ledger.record_first_token(str(job.key), job.first_token - job.arrived)
+        if ticket is not None and ticket.first_token is not None:
+            self.ledger.learn(ticket, ticket.first_token)
+
     def ended(self, job: Job) -> None:
         # As the access log reports a streamed answer.
         ticket = self.ledger.close(str(job.key))
         if ticket is not None:
+            expected = ticket.expected if self._learns_speeds else None
             self.ledger.backlogs.record_first_token(
-                ticket.choices[0], ticket.uncached_tokens, job.first_token - job.arrived
+                ticket.choices[0], ticket.uncached_tokens, job.first_token - job.arrived, expected
             )
 
     def scrape(self, engines: Sequence[Engine], now: float) -> None:
@@ -250,4 +268,7 @@ class _Gateway:
                 f"vllm:kv_cache_usage_perc {engine.kv_usage}\n"
                 f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{KV_TOKENS // 16}"}} 1\n'
             )
+            if self._hears_capacities:
+                text += f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{engine.kv_tokens // 16}"}} 1\n'
             self._readings.put(pod, text.encode(), now)
+        self.picker.sweep(now)

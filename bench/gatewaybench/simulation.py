@@ -12,7 +12,14 @@ from bench.gatewaybench.policies import Pagefleet, Policy, Published, RoundRobin
 from bench.gatewaybench.trace import Arrival, trace
 
 ENGINES = 8
+# Of two kinds of pods: four as everywhere, and four that are half as fast.
+SPEEDS = (1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5)
 WARM = 0.2  # of the trace, from its start, is not counted: caches are cold in it
+
+
+def unequal() -> list[Engine]:
+    """Return a fleet of two kinds of engines."""
+    return [Engine(speed) for speed in SPEEDS]
 
 
 @dataclass(frozen=True)
@@ -26,8 +33,9 @@ class Result:
     load_cv: float
 
 
-def simulate(policy: Policy, arrivals: Sequence[Arrival], engines: int = ENGINES) -> Result:
-    fleet = [Engine() for _ in range(engines)]
+def simulate(policy: Policy, arrivals: Sequence[Arrival], fleet: Sequence[Engine] | None = None) -> Result:
+    """`fleet`: the engines; eight equal ones when omitted."""
+    fleet = fleet or [Engine() for _ in range(ENGINES)]
     jobs, chosen = list[Job](), list[int]()
     scrape_at, index = 0.0, 0
     while index < len(arrivals) or any(engine.wake is not None for engine in fleet):
@@ -51,9 +59,10 @@ def simulate(policy: Policy, arrivals: Sequence[Arrival], engines: int = ENGINES
             for job in ended:
                 policy.ended(job)
     first = round(len(jobs) * WARM)
-    counted, work = jobs[first:], [0.0] * engines
+    counted, work = jobs[first:], [0.0] * len(fleet)
     for job, turn in zip(counted, chosen[first:], strict=True):
-        work[turn] += (job.prompt_tokens - job.cached) * PREFILL_SECONDS + job.output_tokens * DECODE_SECONDS
+        tokens = (job.prompt_tokens - job.cached) * PREFILL_SECONDS + job.output_tokens * DECODE_SECONDS
+        work[turn] += tokens / fleet[turn].speed
     waits = sorted(job.first_token - job.arrived for job in counted)
     hits = sum(job.cached for job in counted) / sum(job.prompt_tokens for job in counted)
     return Result(waits[len(waits) // 2], waits[math.ceil(0.95 * len(waits)) - 1], hits, pstdev(work) / mean(work))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
+from bench.gatewaybench.engine import Engine
 from bench.gatewaybench.policies import Pagefleet
 from bench.gatewaybench.simulation import simulate
 from bench.gatewaybench.trace import trace
@@ -25,6 +26,6 @@ def split(quick: bool) -> dict[str, object]:
         arrivals = trace(count, RATE, seed)
         for name, revisions in (("unsplit", "a" * ENGINES), ("split", "a" * (ENGINES - 1) + "b")):
             policy = Pagefleet(ENGINES, seed, revisions)
-            rates[name].append(simulate(policy, arrivals, ENGINES).hit_rate)
+            rates[name].append(simulate(policy, arrivals, [Engine() for _ in range(ENGINES)]).hit_rate)
     whole, parted = mean(rates["unsplit"]), mean(rates["split"])
     return {"unsplit": round(whole, 4), "split": round(parted, 4), "ratio": round(parted / whole, 4)}

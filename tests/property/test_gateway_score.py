@@ -9,8 +9,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.picking.prefixes import Prefixes
-from pagefleet_gateway.picking.request_cost import BLOCK_BYTES, block_hashes
+from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_CAPACITY, Prefixes
+from pagefleet_gateway.picking.request_cost import BLOCK_BYTES, LONG_BLOCK_BYTES, MAX_BLOCKS, block_hashes, block_tokens
 from pagefleet_gateway.picking.score import FREE_BACKLOG, INTERFERENCE, MAX_LOAD_RATIO, PodLoad, costs, rank
 
 COUNT = st.floats(0, 1e5)
@@ -135,3 +135,26 @@ def test_the_cache_estimate_matches_what_was_sent_and_stays_bounded(sent: list[b
     assert whole.matched("2", blocks) == 0
     whole.retain({"2"})
     assert whole.matched("1", blocks) == 0
+
+
+def test_a_cache_is_remembered_as_far_as_its_engine_says_that_it_reaches() -> None:
+    long = random.Random(1).randbytes((MAX_BLOCKS * BLOCK_BYTES + 2 * LONG_BLOCK_BYTES) // 2).hex().encode()
+    blocks = block_hashes(long, "m")
+    assert len(blocks) == MAX_BLOCKS + 2 and block_tokens(len(blocks)) == 16_384 + 2_048
+    prefixes = Prefixes()
+    prefixes.resize("1", block_tokens(len(blocks)))
+    prefixes.record("1", blocks)
+    assert prefixes.matched("1", blocks) == len(blocks), "the larger blocks count as what they hold"
+    prefixes.resize("1", block_tokens(len(blocks)) - 1024)
+    assert prefixes.matched("1", blocks) == len(blocks) - 1, "what the prompt ends with leaves first"
+    prefixes.record("1", block_hashes(b"x" * BLOCK_BYTES, "m"))
+    assert prefixes.matched("1", blocks) == len(blocks) - 2
+    prefixes.resize("1", 1)
+    assert prefixes.matched("1", blocks) == 0
+    prefixes.retain(())
+    prefixes.record("1", blocks)
+    assert prefixes.matched("1", blocks) == len(blocks), "a cache of which nothing is known"
+    prefixes.resize("1", 1e300)
+    for number in range(MAX_CAPACITY + 5):
+        prefixes.record("1", [number.to_bytes(HASH_BYTES, "little")])
+    assert prefixes.matched("1", [(0).to_bytes(HASH_BYTES, "little")]) == 0, "no engine can fill the gateway's memory"

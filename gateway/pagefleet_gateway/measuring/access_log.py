@@ -167,7 +167,7 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     earlier = ticket.choices[: _attempts(ticket, line) - 1]
     outcome = replace(outcome, retried=tuple(pod.revision for pod in earlier if pod.uid not in full))
     if outcome.ttft is not None and end is End.ANSWERED and answered is not None and answered is ticket.choices[0]:
-        ledger.backlogs.record_first_token(answered, ticket.uncached_tokens, outcome.ttft)
+        ledger.backlogs.record_first_token(answered, ticket.uncached_tokens, outcome.ttft, ticket.expected)
     if outcome.ttft is not None and not outcome.booked and line.attempts <= 1 and answered is ticket.choices[0]:
         outcome = replace(outcome, pod=ledger.learn(ticket, outcome.ttft))
     return Completion(

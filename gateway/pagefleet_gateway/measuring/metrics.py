@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from pagefleet_gateway.cluster.paces import RevisionKey
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.budgets import Budgets
@@ -21,7 +22,6 @@ from pagefleet_gateway.measuring.access_log import Completion
 from pagefleet_gateway.measuring.exposition import Exposition, pieces
 from pagefleet_gateway.measuring.objectives import ObjectiveCounters
 from pagefleet_gateway.measuring.slices import End
-from pagefleet_gateway.picking.backlog import RevisionKey
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 
 _LABELS = ("namespace", "service", "revision")

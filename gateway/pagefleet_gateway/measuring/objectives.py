@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pagefleet_contract.slo import ERRORS, Objective
+from pagefleet_gateway.cluster.paces import RevisionKey
 from pagefleet_gateway.cluster.state import Service
 from pagefleet_gateway.measuring.slices import End, Outcome
-from pagefleet_gateway.picking.backlog import RevisionKey
 
 Judged = tuple[Objective, bool]  # an objective, and whether the request missed it
 LABELS = ("namespace", "service", "revision", "objective")

@@ -18,10 +18,10 @@ from itertools import takewhile
 import msgspec
 
 from pagefleet_contract.slo import Objective
+from pagefleet_gateway.cluster.paces import RevisionKey
 from pagefleet_gateway.cluster.state import ServiceKey
 from pagefleet_gateway.measuring.adjusted import AdjustedCounts
 from pagefleet_gateway.measuring.slices import Outcome, SliceCounts
-from pagefleet_gateway.picking.backlog import RevisionKey
 from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
 
 VERSION = 3  # of the document; 1 had no requests in flight, 2 no load-adjusted times

@@ -1,6 +1,6 @@
-"""The backlog of each pod: the tokens of prompts sent there that it has probably not computed yet. Pure.
+"""The backlog of each pod. Pure.
 
-It is an estimate between scrapes. A prompt's uncached tokens count from its pick on. The pod works them off at the
+The backlog are the tokens of prompts sent there that it has probably not computed yet. It is an estimate between scrapes. A prompt's uncached tokens count from its pick on. The pod works them off at the
 throughput that the first tokens of answers have shown for its revision. The throughput follows the quicker answers (an
 expectile: Newey and Powell, "Asymmetric Least Squares Estimation", Econometrica 1987), because the slower ones have waited
 for others. Before the first streamed answer the throughput is not known, and the backlog counts as 0.
@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pagefleet_gateway.cluster.paces import Paces, RevisionKey, revision_key
 from pagefleet_gateway.cluster.state import Pod
 
 GAIN_QUICKER, GAIN_SLOWER = 0.1, 0.01  # how far the throughput follows a quicker and a slower answer
 MIN_TOKENS = 256  # the time of a shorter prompt is mostly not its computation
 
-RevisionKey = tuple[str, str, str]  # namespace, service, revision
-
 
 class Backlogs:
     def __init__(self) -> None:
+        self.paces = Paces()
         self._levels: dict[str, tuple[float, float]] = {}  # pod uid -> tokens, and when they were that many
         self._throughputs: dict[RevisionKey, float] = {}  # tokens a second
         self._pods: dict[str, Pod] = {}  # by uid, as of the last `retain`
@@ -43,10 +43,12 @@ class Backlogs:
         if not level:
             return 0.0
         throughput = self._throughputs.get(revision_key(pod))
-        return 0.0 if throughput is None else max(0.0, level - (now - at) * throughput)
+        return 0.0 if throughput is None else max(0.0, level - (now - at) * throughput / self.paces.of(pod))
 
-    def record_first_token(self, pod: Pod, tokens: float, seconds: float) -> None:
-        """Learn from a prompt of so many uncached tokens whose first token came after so many seconds."""
+    def record_first_token(self, pod: Pod, tokens: float, seconds: float, expected: float | None = None) -> None:
+        """Learn from a prompt of so many uncached tokens whose first token came after so many seconds. `expected` seconds are
+        what the load at its pick let expect of the service's pods."""
+        self.paces.learn(pod, seconds, expected)
         if tokens < MIN_TOKENS or seconds <= 0:
             return
         measured, key = tokens / seconds, revision_key(pod)
@@ -59,8 +61,5 @@ class Backlogs:
         self._pods, keys = {pod.uid: pod for pod in pods}, {revision_key(pod) for pod in pods}
         self._levels = {uid: level for uid, level in self._levels.items() if uid in self._pods}
         self.sent = {uid: tokens for uid, tokens in self.sent.items() if uid in self._pods}
+        self.paces.retain(self._pods)
         self._throughputs = {key: value for key, value in self._throughputs.items() if key in keys}
-
-
-def revision_key(pod: Pod) -> RevisionKey:
-    return (pod.namespace, pod.service, pod.revision)

@@ -12,8 +12,9 @@ from enum import Enum
 from functools import cached_property
 
 from pagefleet_gateway.cluster.in_flight import IDLE, OtherGateways, PodCounts
+from pagefleet_gateway.cluster.paces import RevisionKey
 from pagefleet_gateway.cluster.state import Pod, Service
-from pagefleet_gateway.picking.backlog import Backlogs, RevisionKey
+from pagefleet_gateway.picking.backlog import Backlogs
 from pagefleet_gateway.picking.deaths import Content, Deaths
 from pagefleet_gateway.picking.expected import ExpectedTimes, Load, LoadAtPick
 from pagefleet_gateway.picking.outliers import Outliers

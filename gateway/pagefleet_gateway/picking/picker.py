@@ -194,6 +194,7 @@ class Picker:
         self.splits.retain(self._state.snapshot.services)
         self._ledger.retries.retain(services)
         self._loads.retain(services)
+        self._ledger.backlogs.paces.refresh()
         self.prefixes.retain({pod.cache for pod in self._state.pods})
 
     def _given_way(self, service: Service, pick: Pick | Refusal, request: Request, now: float) -> Pick | Refusal:

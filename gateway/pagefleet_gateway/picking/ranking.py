@@ -68,5 +68,6 @@ class Ranking:
             kv_usage=reading.kv_usage,
             matched_tokens=block_tokens(self._prefixes.matched(pod.cache, cost.blocks)),
             has_adapter=cost.model in reading.adapters,
+            slowness=self._ledger.backlogs.paces.of(pod),
             ejected=self._ledger.ejected(pod, now),
         )

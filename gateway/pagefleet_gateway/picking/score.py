@@ -1,6 +1,6 @@
 """The order of pods for one request, best first: a total function of each pod's load. Pure.
 
-A pod's cost is the work, in tokens, before the request's first token there. It is the sum of
+A pod's cost is the work before the request's first token there, in tokens of a pod of mean speed. It is the sum of
 - the prompts that the pod has still to compute (backlog.py),
 - a part of the tokens in flight, of all gateways,
 - the wait that KV pressure will cause,
@@ -46,6 +46,7 @@ class PodLoad:
     has_adapter: bool = False  # the adapter that the request names is loaded
     ejected: bool = False  # the pod failed a moment ago
     backlog_tokens: float = 0.0  # of prompts sent there that the pod has probably not computed yet
+    slowness: float = 1.0  # how many times as long as in the other pods a token takes
 
 
 def costs(loads: Sequence[PodLoad], prompt_tokens: float, tokens: float) -> list[float]:
@@ -55,17 +56,22 @@ def costs(loads: Sequence[PodLoad], prompt_tokens: float, tokens: float) -> list
     own_tokens = [_sane(load.in_flight_tokens) for load in loads]
     own_requests = sum(_sane(load.in_flight_requests) for load in loads)
     typical = sum(own_tokens) / own_requests if own_requests >= 1 else tokens
-    # Tokens in flight on each pod: as counted, and `typical` tokens for each other request.
-    in_flight = [own + _sane(load.foreign_requests) * typical for load, own in zip(loads, own_tokens, strict=True)]
+    # Tokens in flight on each pod: as counted, and `typical` tokens for each other request. A slow pod is as loaded as a pod with more.
+    in_flight = [
+        (own + _sane(load.foreign_requests) * typical) * _pace(load)
+        for load, own in zip(loads, own_tokens, strict=True)
+    ]
     limit = MAX_LOAD_RATIO * (sum(in_flight) + tokens) / len(in_flight) if in_flight else 0.0
     result = []
     for load, pod_tokens in zip(loads, in_flight, strict=True):
         pressure = max(0.0, min(_sane(load.kv_usage), 1.0) - PRESSURE_FROM) / (1 - PRESSURE_FROM)
-        cost = INTERFERENCE * (pod_tokens + _sane(load.waiting_requests) * typical) + pressure * typical + prompt
+        cost = INTERFERENCE * _sane(load.waiting_requests) * typical + pressure * typical + prompt
         cost += _sane(load.backlog_tokens)
+        credit = 0.0
         if pod_tokens <= limit or _sane(load.backlog_tokens) <= FREE_BACKLOG:
-            cost -= min(_sane(load.matched_tokens), prompt) + (ADAPTER_TOKENS if load.has_adapter else 0)
-        result.append(cost)
+            cost -= min(_sane(load.matched_tokens), prompt)
+            credit = ADAPTER_TOKENS if load.has_adapter else 0
+        result.append(INTERFERENCE * pod_tokens + cost * _pace(load) - credit)
     return result
 
 
@@ -85,6 +91,10 @@ def rank(
         for load, cost in zip(loads, costs(loads, prompt_tokens, tokens), strict=True)
     ]
     return [pods[index] for index in heapq.nsmallest(count, range(len(pods)), key=keys.__getitem__)]
+
+
+def _pace(load: PodLoad) -> float:
+    return load.slowness if 0 < load.slowness <= MAX_COUNT else 1.0
 
 
 def _sane(value: float) -> float:

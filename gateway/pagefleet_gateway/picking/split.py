@@ -7,8 +7,8 @@ import math
 import random
 from collections.abc import Collection, Mapping
 
+from pagefleet_gateway.cluster.paces import RevisionKey, revision_key
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
-from pagefleet_gateway.picking.backlog import RevisionKey, revision_key
 
 Weights = tuple[tuple[str, int], ...]
 TRIAL_REQUESTS = 6  # that may wait for the first answer of a canary, at all gateways together

@@ -1,7 +1,7 @@
 """What one gateway pod tells the others, and what it takes over from them. No I/O; the time is an argument.
 
 `pods` of a message has the rows of in_flight.py by the pods' uids, `ejections` those of outliers.py, `held` those of
-holding.py by services, `served` has the tokens of shares.py by services, `budgets` those of budgets.py, and `prefixes` has block hashes by the pods' caches. `whole` states whether `pods` and `held` are all. Total:
+holding.py by services, `served` has the tokens of shares.py by services, `paces` those of paces.py by the pods' uids, `budgets` those of budgets.py, and `prefixes` has block hashes by the pods' caches. `whole` states whether `pods` and `held` are all. Total:
 what is malformed is left out.
 """
 
@@ -27,11 +27,14 @@ class News:
     ejections: dict[str, list[int]] = field(default_factory=dict)
     held: dict[str, list[list[object]]] = field(default_factory=dict)
     served: dict[str, dict[str, int]] = field(default_factory=dict)
+    paces: dict[str, list[int]] = field(default_factory=dict)
     budgets: Counters = field(default_factory=dict)
     whole: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.pods or self.prefixes or self.ejections or self.held or self.served or self.budgets)
+        return bool(
+            self.pods or self.prefixes or self.ejections or self.held or self.served or self.paces or self.budgets
+        )
 
     def message(self) -> dict[str, object]:
         """Return what is sent."""
@@ -41,6 +44,7 @@ class News:
         """Add what has changed since. Of prefixes there are MAX_NEWS at most."""
         self.pods.update(news.pods)
         self.held.update(news.held)
+        self.paces.update(news.paces)
         for month, processes in news.budgets.items():
             for process, counts in processes.items():
                 self.budgets.setdefault(month, {}).setdefault(process, {}).update(counts)
@@ -73,6 +77,7 @@ class Newsroom:
             dict(self._ledger.outliers.rows(now)),
             dict(self._holding.rows()) if self._holding else {},
             self._holding.turns.served() if self._holding else {},
+            self._ledger.backlogs.paces.rows(),
             deepcopy(self._budgets.all()),
             whole=True,
         )
@@ -85,6 +90,7 @@ class Newsroom:
             dict(self._ledger.outliers.take_changed(now)),
             dict(self._holding.take_changed()) if self._holding else {},
             self._holding.turns.take_served() if self._holding else {},
+            self._ledger.backlogs.paces.take_changed(),
             self._budgets.take_changed(),
         )
 
@@ -95,6 +101,7 @@ class Newsroom:
             self._ledger.others.replace(gateway, message.get("pods"))
         else:
             self._ledger.hear(gateway, message.get("pods"), now)
+        self._ledger.backlogs.paces.hear(gateway, message.get("paces"))
         self._budgets.hear(message.get("budgets"))
         self._ledger.outliers.hear(message.get("ejections"), now)
         if self._holding is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagefleet_gateway.cluster.paces import SAMPLES
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.picking.backlog import MIN_TOKENS, Backlogs
 
@@ -45,3 +46,16 @@ def test_the_throughput_stays_between_the_slowest_and_the_quickest_answer(answer
     worked = 1e9 - backlogs.tokens(ONE, 1.0)
     throughputs = [1000 / seconds for seconds in answers]
     assert min(throughputs) * 0.999 - 1 <= worked <= max(throughputs) * 1.001 + 1
+
+
+def test_a_slow_pod_works_off_its_backlog_slower() -> None:
+    backlogs = Backlogs()
+    backlogs.retain([ONE, TWO])
+    backlogs.record_first_token(TWO, 1000, 0.5)
+    for _ in range(SAMPLES):
+        backlogs.record_first_token(ONE, 10, 0.1, 0.1)
+        backlogs.record_first_token(TWO, 10, 0.3, 0.1)
+    backlogs.paces.refresh()
+    for pod in (ONE, TWO):
+        backlogs.add_prompt(pod, 1000, now=0.0)
+    assert (round(backlogs.tokens(ONE, 0.1)), round(backlogs.tokens(TWO, 0.1))) == (600, 867)

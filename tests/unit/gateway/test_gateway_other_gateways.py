@@ -188,7 +188,7 @@ def test_a_slow_listener_gets_one_message_with_the_newest_rows() -> None:
     listener = Listener(News({"a": [1]}, {}, whole=True))
     listener.add(News({"b": [1]}, {"pod": b"1"}, served={"team/chat": {"0/a": 5}}))
     listener.add(News({"b": [2]}, {"pod": b"2"}, served={"team/chat": {"0/a": 2, "1/b": 1}}))
-    none: dict[str, object] = {"ejections": {}, "held": {}, "served": {}, "budgets": {}}
+    none: dict[str, object] = {"ejections": {}, "held": {}, "served": {}, "paces": {}, "budgets": {}}
     served = {"team/chat": {"0/a": 7, "1/b": 1}}
     whole = {"whole": True, "pods": {"a": [1], "b": [2]}, "prefixes": {"pod": b"12"}, **none, "served": served}
     assert msgspec.msgpack.decode(listener.take()) == whole
