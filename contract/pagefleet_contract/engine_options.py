@@ -23,6 +23,7 @@ FLAG_FIELDS: Mapping[str, str] = {
     "--kv-memory-fraction": "engine.kvCache.memoryFraction",
     "--kv-cache-dtype": "engine.kvCache.dtype",
     "--no-prefix-caching": "engine.kvCache.prefixCaching",
+    "--kv-events-config": "engine.kvCache.events",
     "--scheduling-policy": "engine.scheduling.policy",
     "--max-num-seqs": "engine.scheduling.maxSequences",
     "--max-num-batched-tokens": "engine.scheduling.tokensPerStep",
@@ -42,7 +43,11 @@ FLAG_FIELDS: Mapping[str, str] = {
     "--drain-timeout": "",
 }
 SLOTS_FLAG, STEP_TOKENS_FLAG = "--max-num-seqs", "--max-num-batched-tokens"
-SHARED_FLAGS = (SLOTS_FLAG, STEP_TOKENS_FLAG)  # spec.engine.args may have these instead of their field
+SHARED_FLAGS = (
+    SLOTS_FLAG,
+    STEP_TOKENS_FLAG,
+    "--kv-events-config",
+)  # spec.engine.args may have these instead of their field
 
 PAGE_SIZES = (16, 32, 64, 128, 256)  # tokens per KV page
 DEFAULT_PAGE_SIZE = PAGE_SIZES[0]

@@ -41,6 +41,7 @@ ENGINE_CONTAINER = "engine"  # in an engine pod
 WORKER, LOAD_TEST = "pagefleet-engine-worker", "pagefleet-load-test"
 
 ENGINE_PORT = 8000
+KV_EVENTS_PORT, KV_REPLAY_PORT = 5557, 5558  # of engines that publish KV events; vLLM's own
 GATEWAY_PORT, GATEWAY_INTERNAL_PORT = 8080, 9002  # clients; /healthz, /readyz, /metrics, /windows, /held
 OPERATOR_PORT = 8080
 

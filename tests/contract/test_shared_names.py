@@ -13,6 +13,7 @@ from support.sample_service import sample
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS, EngineMetrics
 from pagefleet_contract.engine_options import FLAG_FIELDS, MASTER_PORT
+from pagefleet_contract.names import KV_EVENTS_PORT, KV_REPLAY_PORT
 from pagefleet_engine import flags
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.api.parsing.registry import Style
@@ -80,6 +81,10 @@ def test_gpus_reach_the_engine() -> None:
     engine = configure(_written("gpu")).engine
     assert (engine.device, engine.tensor_parallel_size, engine.quantization) == ("cuda", 2, "fp8")
     assert engine.kv_offload_memory == 32 << 30
+    events = engine.kv_events_config
+    assert events is not None and events.publishes
+    assert (events.endpoint, events.replay_endpoint) == (f"tcp://*:{KV_EVENTS_PORT}", f"tcp://*:{KV_REPLAY_PORT}")
+    assert events.topic == "kv@$(POD_IP)@chat"
 
 
 def _nodes(role: str, **variables: str) -> list[str]:

@@ -138,6 +138,12 @@ SPEC_EXAMPLES = (
         {"engine.kvCache.pages": 4},
     ),
     Example(
+        "spec.engine.kvCache.events",
+        "switches off",
+        {"engine.kvCache.events": True, "engine.kvCache.prefixCaching": False},
+        {"engine.kvCache.events": True, "engine.kvCache.prefixCaching": True},
+    ),
+    Example(
         "spec.model.speculation.model",
         "is required for methods draft",
         {"model.speculation.method": "draft"},

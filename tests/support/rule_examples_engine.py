@@ -227,6 +227,7 @@ ENGINE_EXAMPLES = (
     ),
     *unsupported("engine.kvCache.dtype", "auto", CUSTOM),
     *unsupported("engine.kvCache.prefixCaching", True, CUSTOM),
+    *unsupported("engine.kvCache.events", True, SGLANG, TGI, CUSTOM),
     *unsupported("engine.scheduling.policy", "priority", TGI, other="fcfs"),
     *unsupported("engine.scheduling.policy", "fcfs", CUSTOM),
     *unsupported("engine.scheduling.tokensPerStep", 9, CUSTOM),

@@ -118,6 +118,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                             **dict.fromkeys(("pages", "memoryFraction"), LENGTH),
                             "dtype": st.sampled_from(["auto", "float32", "float16"]),
                             "prefixCaching": st.booleans(),
+                            "events": st.booleans(),
                         },
                     ),
                     "scheduling": st.fixed_dictionaries(

@@ -297,6 +297,7 @@ def test_only_what_affects_pods_makes_a_revision() -> None:
         (("model", "speculation"), {"method": "draft", "model": "hf://a/b"}),
         (("engine", "kvCache"), {"dtype": "float16"}),
         (("engine", "kvCache"), {"prefixCaching": False}),
+        (("engine", "kvCache"), {"events": True}),
         (("engine", "scheduling"), {"policy": "fcfs"}),
         (("engine", "scheduling"), {"maxSequences": 8}),
         (("engine", "scheduling"), {"tokensPerStep": 256}),

@@ -79,6 +79,7 @@ class KVCache:
     memory_fraction: float | None = None
     dtype: str | None = None
     prefix_caching: bool | None = None
+    events: bool = False
 
 
 @dataclass(frozen=True)

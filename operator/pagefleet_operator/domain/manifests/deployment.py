@@ -12,6 +12,7 @@ from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import Pod, RevisionSpec
 from pagefleet_operator.domain.manifests import model_fetch
+from pagefleet_operator.domain.runtimes import kv_events
 from pagefleet_operator.domain.runtimes.catalog import launch_of
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.volumes import volumes
@@ -105,7 +106,7 @@ def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> di
         "imagePullPolicy": "IfNotPresent",
         "args": [*launch.args, *engine.args],
         "env": list({entry["name"]: dict(entry) for entry in [*launch.env, *engine.env]}.values()),
-        "ports": [{"name": "http", "containerPort": launch.port, "protocol": "TCP"}],
+        "ports": [{"name": "http", "containerPort": launch.port, "protocol": "TCP"}, *kv_events.ports(child.spec)],
         "resources": _amounts(child.spec),
         "startupProbe": _probe(launch.startup, period=1, failures=1800),
         "readinessProbe": _probe(launch.readiness, period=2, failures=launch.readiness_failures),

@@ -84,6 +84,7 @@ ADAPTER = Adapter(
         "engine.kvCache.memoryFraction": (),
         "engine.kvCache.dtype": (),
         "engine.kvCache.prefixCaching": (),
+        "engine.kvCache.events": (),
         "engine.scheduling.policy": (),
         "engine.scheduling.tokensPerStep": (),
         "engine.scheduling.chunkTokens": (),

@@ -9,6 +9,7 @@ from typing import Any
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import Engine, Model, RevisionSpec
+from pagefleet_operator.domain.runtimes import kv_events
 from pagefleet_operator.domain.runtimes.uris import in_pod, path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 
@@ -19,7 +20,13 @@ SLOWEST_TOKEN = 0.1  # seconds between two tokens of a stream that is still wort
 def flags(child: Child) -> list[str]:
     """In a fixed order; fields that are not given leave the engine its defaults."""
     spec, engine = child.spec, child.spec.engine
-    values = {**_model(child), **_device(spec), **_engine(engine), **_server(engine)}
+    values = {
+        **_model(child),
+        **_device(spec),
+        **_engine(engine),
+        kv_events.FLAG: kv_events.config(child),
+        **_server(engine),
+    }
     written = [f"{flag}={value}" for flag, value in values.items() if value is not None]
     if engine.kv_cache.prefix_caching is False:
         written.append("--no-prefix-caching")

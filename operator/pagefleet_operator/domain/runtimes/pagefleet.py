@@ -6,6 +6,7 @@ from pagefleet_contract.engine_metrics import OURS
 from pagefleet_contract.engine_options import BATCH_SIZES, FLAG_FIELDS, MASTER_PORT, SHARED_FLAGS, SLOTS_FLAG
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NVIDIA, RevisionSpec
+from pagefleet_operator.domain.runtimes import kv_events
 from pagefleet_operator.domain.runtimes.adapter import HEADS, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, plain, threads
@@ -28,6 +29,7 @@ def launch(child: Child, release: str) -> Launch:
         env=(
             plain("OMP_NUM_THREADS", threads(spec)),
             plain("HOME", TEMPORARY),
+            *kv_events.env(spec),
         ),
         startup="/ready",
         readiness="/ready",

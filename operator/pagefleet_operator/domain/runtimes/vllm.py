@@ -10,6 +10,7 @@ from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, Model, RevisionSpec, Speculation
+from pagefleet_operator.domain.runtimes import kv_events
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
@@ -83,7 +84,8 @@ def launch(child: Child, _release: str) -> Launch:
     return Launch(
         image=IMAGES.get(name, ""),
         command=("python3", "-m", "vllm.entrypoints.openai.api_server") if name in (NEURON, NEURON_CORE) else (),
-        args=(*common.flags({**_model(child), **_device(child.spec), **_engine(child.spec, drain)}),
+        args=(*common.flags({**_model(child), **_device(child.spec), **_engine(child.spec, drain),
+                                 kv_events.FLAG: kv_events.config(child)}),
               *_adapters(child.spec.model)),
         drain=drain + common.KNOWN_DELAY,
         env=(
@@ -92,6 +94,7 @@ def launch(child: Child, _release: str) -> Launch:
             *(common.plain(key, value) for key, value in ENVIRONMENT.get(name, {}).items()),
             *common.neuron(child.spec),
             *common.api_key(child.spec, "VLLM_API_KEY"),
+            *kv_events.env(child.spec),
         ),
         stopping=("sleep", str(common.KNOWN_DELAY)),
         engine=Engine(metrics=METRICS, priority=LOWER_FIRST if child.spec.engine.scheduling.policy == "priority" else ""),
@@ -186,7 +189,7 @@ ADAPTER = Adapter(
     metrics=METRICS,
     splits_layers=True,
     owned_flags=common.COMMON_FLAGS | OWNED,
-    shared_flags={SLOTS_FLAG: SLOTS, "--max-num-batched-tokens": TOKENS_PER_STEP},
+    shared_flags={SLOTS_FLAG: SLOTS, "--max-num-batched-tokens": TOKENS_PER_STEP, kv_events.FLAG: kv_events.FIELD},
     slots_flag=SLOTS_FLAG,
     unsupported={
         "model.quantization": ("int8",),

@@ -34,6 +34,13 @@ MODEL_RULES = (
         f"{DEFAULT_PAGE_SIZE} when omitted; a chat template alone takes about 30",
     ),
     Rule(
+        (),
+        "spec.engine.kvCache.events",
+        f"!({given('engine.kvCache.events')} && self.engine.kvCache.events) "
+        "|| !has(self.engine.kvCache.prefixCaching) || self.engine.kvCache.prefixCaching",
+        "are those of the prefix cache, which spec.engine.kvCache.prefixCaching switches off; remove one of them",
+    ),
+    Rule(
         ("model", "speculation"),
         "spec.model.speculation.model",
         f"!(self.method in {MODELS}) || has(self.model)",

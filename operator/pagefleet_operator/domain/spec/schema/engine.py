@@ -17,7 +17,7 @@ from pagefleet_contract.engine_options import (
     PAGE_SIZES,
     SPECULATION_METHODS,
 )
-from pagefleet_contract.names import OBJECT_NAME
+from pagefleet_contract.names import KV_EVENTS_PORT, KV_REPLAY_PORT, OBJECT_NAME
 from pagefleet_contract.quantity import QUANTITY
 from pagefleet_operator.domain.runtimes.adapter import HEADS
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
@@ -151,6 +151,12 @@ KV_CACHE = record(
         "prefixCaching": {
             "type": "boolean",
             "description": "Keep the pages of prompts for later ones that begin alike; on when omitted.",
+        },
+        "events": {
+            "type": "boolean",
+            "description": f"Publish what the prefix cache takes in and gives up, as vLLM's KV events (ZeroMQ, port {KV_EVENTS_PORT}; "
+            f"replays on port {KV_REPLAY_PORT}), for pickers of others such as llm-d's. The events carry the tokens of every prompt. "
+            "Off when omitted.",
         },
     },
 )
