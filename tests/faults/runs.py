@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from pagefleet_operator.kube.client import Api
 
 FIRST_PORT = 18300
 EXTRA_SECONDS = 60.0  # beyond a chapter's limit, so that a slow story can be told from one that never converges
+LIBRARIES = "import aiohttp, kopf"
 AUDIT_SECONDS = 0.5  # the API server writes its audit log a moment after its answer
 
 
@@ -41,12 +43,12 @@ class StoryResult:
 @dataclass(frozen=True)
 class Calm:
     """Measurements of runs without faults: the expected states, the writes of a story, the seconds of each chapter, and the
-    seconds that the operator took to start."""
+    pace of the machine (`pace`) at that time."""
 
     truth: Truth
     writes: int
     durations: dict[str, float]
-    started: float
+    pace: float
 
     @property
     def certain(self) -> int:
@@ -54,11 +56,10 @@ class Calm:
         last. The number of other statuses and Events depends on how fast one state follows another."""
         return sum(self.truth.counts.values()) + len(self.durations) - 1
 
-    def limit(self, chapter: str, slack: float, started: float, deaths: int) -> float:
-        """Return the seconds that a chapter may take, when the operator's start now takes `started`: that shows how slow the
-        machine is, and every death costs one start."""
-        slow = max(1.0, started / self.started)
-        return self.durations[chapter] * slow + slack + deaths * started
+    def limit(self, chapter: str, slack: float, pace: float) -> float:
+        """Return the seconds that a chapter may take on a machine of this pace. `slack` holds whatever the fault costs, starts
+        of a killed operator too: a slower operator gets no more time."""
+        return self.durations[chapter] * max(1.0, pace / self.pace) + slack
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Ground:
             raise NotConverged(f"two runs without faults differ: {counts} {self._counts(other)}")
         durations = {chapter: max(one.durations[chapter], other.durations[chapter]) for chapter in self.kind.chapters}
         writes = min(max(call.write for call in run.operator.proxy.calls) for run in (one, other))
-        return Calm(learn(one.states, other.states, counts), writes, durations, max(one.started, other.started))
+        return Calm(learn(one.states, other.states, counts), writes, durations, max(one.pace, other.pace))
 
     async def run_case(self, case: Case, calm: Calm) -> StoryResult:
         """Run one story with a case's faults, and judge it."""
@@ -103,7 +104,7 @@ class Ground:
         slow = [
             f"{chapter} took {seconds:.1f} s, {calm.durations[chapter]:.1f} s without faults"
             for chapter, seconds in story.durations.items()
-            if seconds > calm.limit(chapter, case.slack, story.started, story.operator.deaths)
+            if seconds > calm.limit(chapter, case.slack, story.pace)
         ]
         own = story.operator.deaths - story.operator.proxy.kills
         died = [f"the operator ended by itself {own} times"] if own > 0 else []
@@ -118,10 +119,10 @@ class Ground:
         """Run one story in a namespace of its own; `begun` is called with it first. Raises NotConverged."""
         number = next(self.numbers)
         operator = Operator(self.layout, self.folder, f"{prefix}-{number}", FIRST_PORT + number % 400, script)
-        since = time.monotonic()
+        now = await pace()
         async with operator:
             await until(operator.ready, timeout=90, what=f"the operator of {operator.namespace} is ready")
-            story = self.kind(self.api, operator, timeout, started=time.monotonic() - since)
+            story = self.kind(self.api, operator, timeout, pace=now)
             begun(story)
             await story.run()
         await asyncio.sleep(AUDIT_SECONDS)
@@ -129,6 +130,15 @@ class Ground:
 
     def _counts(self, story: Story) -> dict[str, int]:
         return counted(self.layout.logs, story.namespace)
+
+
+async def pace() -> float:
+    """Return the seconds in which an interpreter imports libraries now: how slow the machine is, whatever the operator does."""
+    since = time.monotonic()
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", LIBRARIES)
+    if await process.wait():
+        raise RuntimeError(f"the interpreter failed at {LIBRARIES!r}")
+    return time.monotonic() - since
 
 
 async def run_all(

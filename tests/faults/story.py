@@ -40,14 +40,14 @@ class NotConverged(AssertionError):
 
 @dataclass
 class Story:
-    """`states[chapter]` is every object's document by (kind, name); `durations[chapter]` in seconds; `started` the seconds
-    that the operator took to become ready."""
+    """`states[chapter]` is every object's document by (kind, name); `durations[chapter]` in seconds; `pace` is how slow the
+    machine was at its begin (`faults.runs.pace`)."""
 
     chapters: ClassVar[tuple[str, ...]] = CHAPTERS
     api: Api
     operator: Operator
     timeout: float = 60.0
-    started: float = 0.0
+    pace: float = 0.0
     chapter: str = ""
     states: dict[str, dict[str, Document]] = field(default_factory=dict)
     durations: dict[str, float] = field(default_factory=dict)

@@ -37,6 +37,7 @@ class Cluster:
         self.source = random.Random(seed)
         self.now = 1_000_000.0  # the clock's time, which may jump
         self.real = 0.0  # seconds that have passed
+        self.ahead = 0.0  # seconds by which the clock of API server and kubelets is ahead of the operator's
         self.spec: dict[str, Any] = sample()["spec"]
         self.generation = 1
         self.status = Status()
@@ -61,7 +62,7 @@ class Cluster:
 
     def replace_service(self, records: bool = True) -> None:
         """Delete the InferenceService with its children, and apply its spec again; `records` are still there."""
-        self.uid, self.created, self.status = f"{self.uid}+", self.now, Status()
+        self.uid, self.created, self.status = f"{self.uid}+", self.now + self.ahead, Status()
         self.replicas, self.pods, self.was_ready, self.action = {}, {}, set(), ""
         if not records:
             self.records = {}
@@ -144,7 +145,7 @@ class Cluster:
 
     def _pod(self, name: str, number: int, at: float) -> PodReading:
         ready = at <= self.real
-        at += self.now - self.real
+        at += self.now - self.real + self.ahead
         free = self.kv_pages_free if name == self.status.canary else 100
         waiting = self.waiting if ready else None
         return PodReading(
