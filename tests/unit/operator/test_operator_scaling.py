@@ -163,6 +163,35 @@ def test_the_cost_ceiling_caps_and_says_so() -> None:
     assert service.condition("Scaling")[1] == "AtMaximum"
 
 
+def test_bursts_at_the_maximum_are_one_shortage() -> None:
+    """The condition stays between bursts, so that an alert can wait for it, and goes with the last one."""
+    service = Service(scaling={"min": 1, "max": 1})
+    service.run(2)
+    told = []
+    for tick in range(60):
+        service.waiting = 500 if tick % 3 == 0 else 0
+        service.run()
+        told.append(service.condition("Scaling")[1:])
+    assert {reason for reason, _ in told} == {"AtMaximum"}
+    assert len(set(told)) == 1, "nothing is written"
+    service.waiting = 0
+    service.run(8)
+    assert service.condition("Scaling")[1] == "Stable"
+
+
+def test_a_burst_that_the_maximum_carries_meets_no_limit() -> None:
+    service = Service(scaling={"min": 1, "max": 3})
+    service.run(2)
+    service.waiting = 20
+    told = []
+    for _ in range(12):
+        service.run()
+        service.waiting = 20 if sum(service.replicas().values()) < 3 else 0
+        told.append(service.condition("Scaling")[1])
+    assert sum(service.replicas().values()) == 3
+    assert "AtMaximum" not in told
+
+
 def test_a_refusal_is_a_condition_and_stops_the_growth() -> None:
     service = Service(scaling={"min": 1, "max": 9})
     service.run(2)

@@ -201,9 +201,7 @@ def _grow(case: _Case, need: Demand, needed: int, panicking: bool) -> Recommenda
     current, record, scaling = case.current, case.record, case.scaling
     stay = case.stay(max(need.steady, need.ahead))
     if current >= scaling.max:
-        most = scaling.capped or f"spec.scaling.max is {scaling.max}"
-        kind = "CostCeiling" if scaling.capped else "AtMaximum"
-        message = f"the load needs more than {_replicas(current)}; {most}: raise it or reduce the load"
+        kind, message = at_most(current, scaling)
         return replace(stay, limit=kind, limit_message=message)
     if case.totals.refused or case.totals.stuck:
         message = f"the load needs more than {_replicas(current)}, and no more can be created: {case.totals.refused}"
@@ -216,6 +214,13 @@ def _grow(case: _Case, need: Demand, needed: int, panicking: bool) -> Recommenda
     if limited == current:
         return stay
     return replace(case, record=replace(record, above_since=None)).change(limited, need.why, stay.needed)
+
+
+def at_most(current: int, scaling: Scaling) -> tuple[str, str]:
+    """The reason of a limit, and its message, of a load that needs more than the most replicas allowed."""
+    most = scaling.capped or f"spec.scaling.max is {scaling.max}"
+    message = f"the load needs more than {_replicas(current)}; {most}: raise it or reduce the load"
+    return ("CostCeiling" if scaling.capped else "AtMaximum"), message
 
 
 def _shrink(case: _Case, need: Demand, window: float) -> Recommendation:

@@ -61,9 +61,24 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     return Capacity(
         replicas,
         tuple(record for record in records if record != ScalingRecord(record.revision)),
-        (stable.limit, stable.limit_message) if stable.limit and not nothing_to_shrink else None,
+        (stable.limit, stable.limit_message)
+        if stable.limit and not nothing_to_shrink
+        else _met_lately(stable, observation, allowed),
         {name: entry.needed for name, entry in recommended.items() if entry.needed is not None},
     )
+
+
+def _met_lately(stable: Recommendation, observation: Observation, allowed: Scaling) -> tuple[str, str] | None:
+    """The maximum that the last decision met, as long as its burst counts (`panic.window`); None without one.
+
+    Bursts that come again and again are one shortage: the condition does not change between them, and an alert can wait for it.
+    """
+    told = any(
+        one.type == "Scaling" and one.reason in ("AtMaximum", "CostCeiling") for one in observation.status.conditions
+    )
+    if stable.limit or not told or stable.record.panic_since is None or stable.replicas < allowed.max:
+        return None
+    return autoscale.at_most(stable.replicas, allowed)
 
 
 def awake(scaling: Scaling) -> Scaling:
