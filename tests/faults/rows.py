@@ -75,9 +75,9 @@ ROWS = (
     Row(10, "10,000 stored objects that bypassed validation; one poisoned service among 100",
         "the result is always Spec or SpecErrors; the other services slow down by at most 10 %",
         tests=tests("property/test_operator_stored.py", PAGEFLEET_STORED_OBJECTS="10000"), programs=("poisoned",)),
-    Row(11, "1,000 InferenceServices",
-        "all Ready <= 270 s; operator's memory <= 400 MiB; restart <= 30 s with 0 writes; "
-        "p99 from an edit to its decision <= 3 s",
+    Row(11, "1,000 InferenceServices whose engines' load moves, requests through a gateway, and ten canaries that are judged",
+        "all Ready <= 270 s; operator's memory <= 400 MiB; restart <= 30 s with 0 writes for services that serve; "
+        "p99 from an edit to its decision <= 3 s; 0 failed requests",
         programs=("scale",)),
     Row(12, "two replicas of the operator: the leader is killed, or frozen for two leases",
         "takeover <= lease + 5 s; 0 conflicting writes",

@@ -1,8 +1,9 @@
 """Many services at once (row 11): `PYTHONPATH=tests python -m scale.main --services 1000`.
 
-There is a real control plane, a node that only claims to run pods, and the operator as it is shipped. It measures the
-seconds until all are Ready, the operator's memory and CPU, the time and the writes until a restarted operator has decided
-about every service, and how long an edit waits for its decision. Prints a table; exit status 1 when a limit is broken.
+There is a real control plane, a node that only claims to run pods, and the operator as it is shipped. Every pod has an engine's
+page of metrics that moves, and requests go through a gateway (`scale.serving`). It measures the seconds until all are Ready, the
+operator's memory and CPU while nothing but load changes, how long an edit waits for its decision while canaries are judged, and the
+time and the writes until a restarted operator has decided about every service. Prints a table; exit status 1 when a limit is broken.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +23,7 @@ from rich.table import Table
 from scale import poison
 from scale.measure import Measure, median, p99
 from scale.operator import USER, Operator
+from scale.serving import PREFIX, serving
 from support.cluster.own_plane import OwnPlane, own_plane
 from support.private import alone
 
@@ -33,6 +36,7 @@ SERVICES = "/apis/pagefleet.io/v1alpha1/namespaces/scale/inferenceservices"
 WRITES = ("create", "update", "patch", "delete")
 CREATED_AT_ONCE, EDITED_AT_ONCE = 16, 4
 QUIET_SECONDS = 15.0
+JUDGED = 10  # so many edits begin a canary that is judged until the end, and whose evidence is written (faults.idle bounds that)
 KEPT = CHECKOUT / "build/scale"  # the operator's log stays here
 console = Console(highlight=False)
 
@@ -41,7 +45,9 @@ def main(
     services: Annotated[int, typer.Option(help="how many InferenceServices")] = 1000,
     edits: Annotated[int, typer.Option(help="how many of them are edited")] = 100,
     timeout: Annotated[float, typer.Option(help="seconds until all must be Ready")] = 900.0,
-    profile: Annotated[Path | None, typer.Option(help="py-spy's folded stacks of the idle fleet go here")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="py-spy's folded stacks of the fleet that serves go here")
+    ] = None,
     poisoned: Annotated[int, typer.Option(help="so many more that break the schema; only edits are measured then")] = 0,
     private: Annotated[str, typer.Option(help="the name of its folders")] = "scale",
 ) -> None:
@@ -65,14 +71,18 @@ def main(
 
 async def _measure(count: int, edits: int, timeout: float, profile: Path | None, poisoned: int) -> list[Measure]:
     # Loopback addresses are no Endpoints: the controllers would try for ever, and fill the API server with it.
-    async with own_plane("scale", max_pods=2 * count + 100, pause=1.0, prefix="10.245") as plane:
+    async with own_plane("scale", max_pods=2 * count + 100, pause=1.0, prefix=PREFIX) as plane:
         KEPT.mkdir(parents=True, exist_ok=True)
         operator = Operator(plane.layout, KEPT)
         operator.start()
         try:
             if poisoned:
                 return await _beside(plane, count, min(edits, count // 2), poisoned, timeout)
-            return await _figures(plane.api, operator, plane.layout, count, min(edits, count), timeout, profile)
+            async with serving(plane, KEPT, count) as answers:
+                figures = _figures(
+                    plane.api, operator, plane.layout, count, min(edits, count), timeout, profile, answers
+                )
+                return await figures
         finally:
             operator.stop()
 
@@ -89,13 +99,21 @@ async def _beside(plane: OwnPlane, count: int, edits: int, poisoned: int, timeou
 
 
 async def _figures(
-    api: Api, operator: Operator, layout: Layout, count: int, edits: int, timeout: float, profile: Path | None
+    api: Api,
+    operator: Operator,
+    layout: Layout,
+    count: int,
+    edits: int,
+    timeout: float,
+    profile: Path | None,
+    answers: Counter[int],
 ) -> list[Measure]:
     begun = time.monotonic()
     await _all((_create(api, number) for number in range(count)), CREATED_AT_ONCE)
     created = time.monotonic() - begun
     ready = await _ready(api, begun, count, timeout)
     await _quiet(layout, timeout)
+    answers.clear()  # before, not every service had a pod
     cpu, at = operator.cpu(), time.monotonic()
     decisions = await operator.metric("pagefleet_operator_reconcile_seconds_count")
     if profile is not None:
@@ -111,18 +129,22 @@ async def _figures(
     return [
         Measure("objects created after", created, "s"),
         Measure("all Ready after", ready, "s", 270.0),
-        Measure("operator's memory when idle", now, "MiB", 400.0),
+        Measure("operator's memory while serving", now, "MiB", 400.0),
         Measure("operator's memory, most", most, "MiB", 400.0),
-        Measure("operator's CPU when idle", idle, "% of a core"),
-        Measure("decisions when idle", rate, "/s"),
+        Measure("operator's CPU while serving", idle, "% of a core"),
+        Measure("decisions while serving", rate, "/s"),
         Measure("edit decided, median", median(waits), "s"),
         Measure("edit decided, p99", p99(waits), "s", 3.0),
         Measure("restart: all decided after", resync, "s", 30.0),
         Measure("restart: writes", float(writes), "", 0.0),
+        Measure("requests", float(answers.total()), ""),
+        Measure("requests that failed", float(answers.total() - answers[200]), "", 0.0),
     ]
 
 
 def _service(number: int, sequences: int = 8) -> dict[str, Any]:
+    # An edit of the engine is a rollout; most are decided, and then not continued.
+    step = {"weight": 50, "hold": "1h"} if number < JUDGED else {"pause": {}}
     return {
         "apiVersion": "pagefleet.io/v1alpha1",
         "kind": "InferenceService",
@@ -132,8 +154,7 @@ def _service(number: int, sequences: int = 8) -> dict[str, Any]:
             "engine": {"args": [f"--max-num-seqs={sequences}"]},
             "resources": {"cpu": "10m", "memory": "16Mi"},
             "scaling": {"min": 1, "max": 1},
-            # An edit of the engine is a rollout; this one is decided, and then not continued.
-            "rollout": {"steps": [{"pause": {}}], "guard": {}},
+            "rollout": {"steps": [step], "guard": {}},
         },
     }
 
@@ -206,14 +227,15 @@ async def _quiet(layout: Layout, timeout: float) -> None:
 
 
 def _written(layout: Layout) -> int:
-    """Count the operator's writes in the audit log, its rotated files too."""
-    total = 0
+    """Count the operator's writes in the audit log, its rotated files too, without those for the canaries that are judged."""
+    total, judged = 0, {f"s{number}" for number in range(JUDGED)}
     for log in sorted(layout.logs.glob("audit*.log")):
         with log.open() as lines:
             for line in lines:
                 if USER in line and line.endswith("\n"):
                     event = json.loads(line)
-                    total += event["user"]["username"] == USER and event["verb"] in WRITES
+                    named = str((event.get("objectRef") or {}).get("name", "")).partition("-")[0]
+                    total += event["user"]["username"] == USER and event["verb"] in WRITES and named not in judged
     return total
 
 

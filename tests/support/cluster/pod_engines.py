@@ -15,16 +15,18 @@ from aiohttp import web
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig, EngineStats
 
-PORT, PAGES = 8000, 112
+PORT, PAGES, SLOTS, TOKENS_PER_SECOND = 8000, 112, 8, 30.0
 
 
 @dataclass
 class _Measured:
-    """One engine's metrics, by our engine's own code. While it is `busy` its load is another at every scrape."""
+    """One engine's metrics, by our engine's own code. While it is `busy` its load is another at every scrape. A request waits only
+    while SLOTS others run, and what runs generates tokens, as in an engine."""
 
     busy: bool
     running: int = 0
     metrics: Metrics = field(default_factory=lambda: Metrics("smollm2", EngineConfig("file:///model")))
+    _read: float = field(default_factory=time.monotonic)
     _chance: random.Random = field(default_factory=lambda: random.Random(0))
 
     def answered(self, seconds: float) -> None:
@@ -33,9 +35,11 @@ class _Measured:
 
     def page(self) -> bytes:
         others = self._chance.randint(1, 3) if self.busy else 0
-        used = self._chance.randint(1, PAGES // 2) if self.busy else 0
-        waiting = self._chance.randint(0, 1) if self.busy else 0
-        self.metrics.load(EngineStats(self.running + others, waiting, PAGES, PAGES - used, 0, 0, 0, 0, 9))
+        used = 8 * others
+        running, now = min(SLOTS, self.running + others), time.monotonic()
+        self.metrics.generation_tokens.inc(running * TOKENS_PER_SECOND * (now - self._read))
+        self._read = now
+        self.metrics.load(EngineStats(running, self.running + others - running, PAGES, PAGES - used, 0, 0, 0, 0, 9))
         return self.metrics.text()
 
 
