@@ -79,6 +79,19 @@ def test_a_restarted_operator_counts_nothing_twice_and_loses_nothing() -> None:
     assert (chat.requests, chat.missed) == (6000, 600)
 
 
+def test_a_changed_promise_keeps_its_counts_while_no_gateway_answers() -> None:
+    """What was counted under the same key counts on, in the new window; another promise begins without counts."""
+    attainment = Attainment()
+    attainment.add([counted(NOON, 1000, 20), counted(NOON - 3 * DAY_SECONDS, 1000, 10)])
+    stored = kept(attainment, None, NOON + 4)
+    shorter = record(replace(PROMISED, window=2 * DAY_SECONDS), None, stored, NOON + 10)
+    assert shorter is not None
+    assert [(one.requests, one.missed, one.left) for one in shorter.objectives] == [(1000, 20, 0.6)]
+    other = record(SLO(PROMISED.window, objectives({"objectives": [UP]})), None, stored, NOON + 10)
+    assert other is not None
+    assert [(one.name, one.requests, one.left) for one in other.objectives] == [("up", 0, None)]
+
+
 def test_the_record_changes_once_a_minute_or_with_the_spec() -> None:
     attainment = Attainment()
     attainment.add([counted(NOON, 10, 0)])

@@ -33,6 +33,18 @@ def simulate(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def test_others_are_calibrated_on_a_trace_of_another_seed(service: Path, tmp_path: Path) -> None:
+    """Without --no-calibrate: the report names the setting of the HPA that was cheapest there, and ours has its manifest's."""
+    code, output = simulate(
+        "--service", service, "--trace", "builtin:step", "--hours", 0.05, "--rate", 1, "--scalers", "ours,hpa",
+        "--report", tmp_path / "report",
+    )  # fmt: skip
+    assert code == 0, output
+    ours, hpa = json.loads((tmp_path / "report/report.json").read_text())["scalers"]
+    assert "freeKVPages 40%" in ours["setting"]
+    assert hpa["setting"] and hpa["served"] > 0
+
+
 def test_a_report_has_every_scaler_and_its_cost(service: Path, tmp_path: Path) -> None:
     folder = tmp_path / "report"
     code, output = simulate(

@@ -68,3 +68,17 @@ def test_flows_are_conserved_and_the_operator_scales_them() -> None:
     assert fluid.served + fluid.dropped + fluid.left == pytest.approx(fluid.requests, rel=1e-6)
     assert fluid.latencies.weight.sum() <= fluid.requests * (1 + 1e-9)
     assert fluid.events
+
+
+@pytest.mark.parametrize("hold", [10.0, 600.0])
+def test_requests_that_come_before_the_first_pod_are_held_and_then_served_or_refused(hold: float) -> None:
+    """From zero replicas, as after a sleep: the same share is refused, and what is held long enough is served."""
+    trace = synthetic.build("steady", sustainable(PROFILE, *LENGTHS.means), 5, 0.2, LENGTHS)
+    at, prompts, outputs = np.array([(one.at, one.prompt, one.output) for one in trace.arrivals], dtype=float).T
+    setting = Setting(PROFILE, Bounds(0, 8), initial=0, seed=5, hold=hold)
+    single = Simulation(setting, Fixed(3), trace.arrivals, trace.seconds).run()
+    fluid = FluidSimulation(setting, Fixed(3), flow(at, prompts, outputs, trace.seconds)).run()
+    shares = [one.dropped / one.requests for one in (single, fluid)]
+    assert shares[1] == pytest.approx(shares[0], abs=0.03)
+    assert all(share == 0 for share in shares) if hold == 600.0 else min(shares) > 0.02
+    assert fluid.served + fluid.dropped + fluid.left == pytest.approx(fluid.requests, rel=1e-6)

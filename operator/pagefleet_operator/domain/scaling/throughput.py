@@ -47,10 +47,6 @@ class Mean:
     whole: bool  # every serving pod was read in every sample
     chance: float = 0.0  # variance of `running` by chance, because it is the mean of a few looks
 
-    @property
-    def concurrency(self) -> float:
-        return self.running + self.waiting
-
 
 @dataclass(frozen=True)
 class Curve:
