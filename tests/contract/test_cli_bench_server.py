@@ -251,3 +251,40 @@ async def test_runs_are_saved_compared_and_drawn(server: Server, tmp_path: Path)
     assert "slower" in next(line for line in out.splitlines() if line.startswith("TTFT p50:"))
     assert "<svg" in picture.read_text()
     assert len(list((tmp_path / "pagefleet/bench/week").glob("*.json"))) == 2
+
+
+async def test_a_load_and_reports_of_other_tools_go_through_the_command(server: Server, tmp_path: Path) -> None:
+    """The config names server, model and API; what it cannot tell is named; the written reports are what is compared with."""
+    config = tmp_path / "config.yml"
+    config.write_text(
+        f"load:\n  stages:\n  - {{rate: 60, duration: 1}}\n  - {{rate: 120, duration: 1}}\n  interval: 0\n"
+        f"api: {{type: chat, streaming: true}}\n"
+        f"server: {{base_url: {server.url}, model_name: tiny, ignore_eos: false}}\n"
+        "data:\n  type: random\n  input_distribution: {type: fixed, mean: 7}\n"
+        "  output_distribution: {type: uniform, min: 2, max: 4}\nmetrics: {type: prometheus}\n"
+    )
+    arguments = ["--profile", f"@{config}"]
+    reports = ["--guidellm-report", str(tmp_path / "g.json"), "--inference-perf-report", str(tmp_path / "perf")]
+    code, out, err = await command(*arguments, *reports, home=tmp_path)
+    assert code == 0
+    assert "180 of 180 requests" in out
+    assert "--profile: not carried over: metrics.type" in err
+    assert "--guidellm-report: not measured" in err
+    assert "--inference-perf-report: not measured" in err
+    assert {("messages" in body, body["model"], "ignore_eos" in body) for body in server.bodies} == {
+        (True, "tiny", False)
+    }
+    assert {body["max_tokens"] for body in server.bodies} == {2, 3, 4}
+
+    async def slow(number: int) -> None:
+        await asyncio.sleep(0.3)
+
+    server.before = slow
+    for report in (tmp_path / "g.json", tmp_path / "perf"):
+        code, out, err = await command(*arguments, "--compare", f"@{report}", home=tmp_path)
+        assert code == 0
+        assert "slower" in next(line for line in out.splitlines() if line.startswith("TTFT p50:"))
+        assert "errors: 0 of 180 then, 0 of 180 now" in out
+    code, out, err = await command(*arguments, "--rate", "3", home=tmp_path)
+    assert code == 1
+    assert "cannot override a profile with stages" in err

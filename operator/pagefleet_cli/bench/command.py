@@ -21,8 +21,9 @@ from pagefleet_cli.base.cluster import Target
 from pagefleet_cli.base.errors import CommandError, fail, readable_errors
 from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import show, terminal
-from pagefleet_cli.bench import picture, store
-from pagefleet_cli.bench.profile import Lengths, Planned, Profile, ProfileError, checked, parse, plan
+from pagefleet_cli.bench import baseline, exports, loads, picture, store
+from pagefleet_cli.bench.loads import Load
+from pagefleet_cli.bench.profile import Lengths, Planned, Profile, ProfileError, Spread, checked, plan
 from pagefleet_cli.bench.report import comparison, report
 from pagefleet_cli.bench.requests import Endpoint
 from pagefleet_cli.bench.result import compact, written
@@ -39,7 +40,12 @@ def bench(
     model: Annotated[
         str | None, typer.Option(help="The model's name; read from the server's /v1/models when omitted.")
     ] = None,
-    profile: Annotated[str | None, typer.Option(help="The load as JSON (docs/cli.md), or @FILE.")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="The load as JSON (docs/cli.md), or @FILE; also a config.yml of inference-perf, a scenario or data options of guidellm."
+        ),
+    ] = None,
     requests: Annotated[
         int | None, typer.Option("--requests", help="Number of requests; overrides the profile.")
     ] = None,
@@ -64,10 +70,21 @@ def bench(
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Limit for one request, in seconds.")] = 120.0,
     save: Annotated[str | None, typer.Option(help="Save the run under this name.")] = None,
-    compare: Annotated[str | None, typer.Option(help="NAME or NAME@DAY: a saved run to compare with.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME or NAME@DAY: a saved run to compare with; @PATH: a report of guidellm or inference-perf."
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the distributions into this .svg, .png or .pdf.")] = None,
     result_file: Annotated[
         Path | None, typer.Option(help="Write a compact JSON result of at most 4096 bytes to this file.")
+    ] = None,
+    guidellm_report: Annotated[
+        Path | None, typer.Option(help="Write the run into this file as a JSON report of guidellm.")
+    ] = None,
+    inference_perf_report: Annotated[
+        Path | None, typer.Option(help="Write the run into this folder as the JSON reports of inference-perf.")
     ] = None,
     output: options.Format = Output.TABLE,
     namespace: options.Namespace = None,
@@ -79,19 +96,38 @@ def bench(
     Latency counts from the intended start of a request, so that a slow server cannot slow its own measurement down.
     """
     with readable_errors():
-        load = _profile(
+        told = _load(
             profile, {"requests": requests, "rate": rate, "seed": seed, "temperature": temperature}, prompt, answer
         )
+        load = told.profile
+        _warn("--profile", "carried over", told.left)
         if plot:
             picture.check(plot)
-        before = store.load(compare, store.folder()) if compare else None
+        foreign = baseline.read(Path(compare[1:])) if compare and compare.startswith("@") else None
+        before = store.load(compare, store.folder()) if compare and not foreign else None
+        if not service:
+            url, model = url or told.url, model or told.model
         endpoint = _endpoint(url, service, model, key_file, Target(namespace, kubeconfig, context))
-        endpoint = replace(endpoint, chat=chat, ignore_eos=ignore_eos)
+        endpoint = replace(
+            endpoint, chat=chat or bool(told.chat), ignore_eos=ignore_eos and told.ignore_eos is not False
+        )
         started = datetime.datetime.now(datetime.UTC).isoformat()
         result = _measured(endpoint, plan(load), timeout)
         if result_file:
             _write(result_file, result)
         saved = store.SavedRun(result, load, endpoint.url, endpoint.model, started)
+        if guidellm_report:
+            _warn(
+                "--guidellm-report",
+                "measured, and null or -1 in the report",
+                exports.guidellm(guidellm_report, saved),
+            )
+        if inference_perf_report:
+            _warn(
+                "--inference-perf-report",
+                "measured, and null in the report",
+                exports.inference_perf(inference_perf_report, saved),
+            )
         path = store.save(save, saved, store.folder()) if save else None
         if plot:
             picture.draw(plot, result, before[1].run if before else None, f"{endpoint.model} at {endpoint.url}")
@@ -99,6 +135,8 @@ def bench(
     if before:
         name, earlier = before
         tables.append(comparison(earlier.run, result, name, store.unlike(earlier, endpoint.model, load)))
+    if foreign:
+        tables.append(comparison(foreign.before, result, foreign.name, (), foreign.notes))
     show(output, compact(result), lambda: tables)
     if path and output in (Output.TABLE, Output.WIDE):
         terminal().print(f"saved in {path}", markup=False)
@@ -106,26 +144,39 @@ def bench(
         fail(f"all {len(result.samples)} requests failed: see the table of errors")
 
 
-def _profile(text: str | None, given: dict[str, Any], prompt: int | None, answer: int | None) -> Profile:
-    """The profile of `text` with the options that are not None."""
+def _warn(option: str, what: str, names: Sequence[str]) -> None:
+    """Name the fields that another tool's file has and this command has not, or the other way about."""
+    if names:
+        Console(stderr=True).print(f"{option}: not {what}: {', '.join(names)}", style="yellow", markup=False)
+
+
+def _load(text: str | None, given: dict[str, Any], prompt: int | None, answer: int | None) -> Load:
+    """The load of `text` with the options that are not None."""
     try:
         if text and text.startswith("@"):
             text = Path(text[1:]).read_text()
-        chosen = parse(text) if text else Profile()
+        told = loads.read(text) if text else Load(Profile())
+        chosen = told.profile
+        if chosen.stages and (given["requests"] is not None or given["rate"] is not None):
+            raise CommandError("--requests and --rate cannot override a profile with stages: change the stages")
         chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None})
         if prompt is not None:
             chosen = replace(chosen, prompt_tokens=_around(chosen.prompt_tokens, prompt))
         if answer is not None:
             chosen = replace(chosen, output_tokens=_around(chosen.output_tokens, answer))
-        return checked(chosen)
-    except OSError as error:
+        return replace(told, profile=checked(chosen))
+    except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"--profile: {error}") from error
     except ProfileError as error:
         raise CommandError(str(error)) from error
 
 
-def _around(lengths: Lengths, median: int) -> Lengths:
-    """Move the distribution to another median and keep its shape."""
+def _around(lengths: Lengths | Spread, median: int) -> Lengths:
+    """Move the distribution to another median and keep its shape. Raises CommandError for a shape that has another form."""
+    if isinstance(lengths, Spread):
+        raise CommandError(
+            f"--prompt-tokens and --output-tokens move the median of a lognormal, and the profile has a {lengths.distribution} distribution"
+        )
     return replace(lengths, median=median, max=max(1, round(lengths.max * median / lengths.median)))
 
 

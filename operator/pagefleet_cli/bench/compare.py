@@ -61,6 +61,39 @@ def difference(before: Sequence[float], after: Sequence[float], q: float, seed: 
     return Difference(q, old, new, new / old - 1, low, high, _evidence(sorted(before), after, q), finding)
 
 
+def difference_to(
+    old: float | None, bounds: tuple[float, float] | None, after: Sequence[float], q: float, seed: int = 0
+) -> Difference:
+    """A run against a quantile that a report states, whose 99 % interval is `bounds`: both intervals count, so it is a cautious one."""
+    new = quantile(sorted(after), q)
+    if old is None or new is None or bounds is None or min(old, *bounds) <= 0 or len(after) < needed(q):
+        return Difference(
+            q, old, new, new / old - 1 if old and new is not None else None, None, None, 1.0, Finding.UNKNOWN
+        )
+    source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
+    times = max(MIN_RESAMPLES, min(RESAMPLES, DRAWS // len(after)))
+    drawn = sorted(_resampled(source, after, q) for _ in range(times))
+    tail = (1 - CONFIDENCE) / 2
+    low = drawn[math.floor(tail * times)] / bounds[1] - 1
+    high = drawn[math.ceil((1 - tail) * times) - 1] / bounds[0] - 1
+    finding = Finding.SLOWER if low > 0 else Finding.FASTER if high < 0 else Finding.SAME
+    return Difference(q, old, new, new / old - 1, low, high, 1.0, finding)
+
+
+def throughput_to(was: float, after: Run, seed: int = 0) -> Difference:
+    """The output tokens per second against those that a report states, which are taken for exact."""
+    pieces = _by_time(after)
+    now = _mean(pieces)
+    if was <= 0 or len(pieces) < MIN_PIECES:
+        return Difference(0.5, was or None, now or None, None, None, None, 1.0, Finding.UNKNOWN)
+    source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
+    ratios = sorted(_mean(_blocks(source, pieces)) / was - 1 for _ in range(MIN_RESAMPLES))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = ratios[math.floor(tail * len(ratios))], ratios[math.ceil((1 - tail) * len(ratios)) - 1]
+    finding = Finding.MORE if low > 0 else Finding.LESS if high < 0 else Finding.SAME
+    return Difference(0.5, was, now, now / was - 1, low, high, 1.0, finding)
+
+
 def throughput(before: Run, after: Run, seed: int = 0) -> Difference:
     """The output tokens per second, then and now. MORE or LESS is shown when the 99 % interval excludes zero.
 

@@ -1,4 +1,4 @@
-"""Plans the load of a benchmark: arrivals of a Poisson process, prompt and output lengths from lognormals. Pure.
+"""Plans the load of a benchmark: arrivals of a Poisson process, prompt and output lengths from distributions. Pure.
 
 The profile's JSON is the contract of the load-test step (docs/reference/contract/operator.md).
 """
@@ -8,54 +8,17 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 # Common English words that are one token in the vocabularies of today's models.
 WORDS = [
-    "time",
-    "people",
-    "way",
-    "water",
-    "day",
-    "part",
-    "sound",
-    "work",
-    "place",
-    "year",
-    "back",
-    "thing",
-    "name",
-    "sentence",
-    "man",
-    "line",
-    "boy",
-    "farm",
-    "end",
-    "men",
-    "land",
-    "home",
-    "hand",
-    "picture",
-    "air",
-    "animal",
-    "house",
-    "page",
-    "letter",
-    "point",
-    "mother",
-    "answer",
-    "study",
-    "learn",
-    "world",
-    "food",
-    "sun",
-    "thought",
-    "head",
-    "story",
-    "city",
-]
+    "time", "people", "way", "water", "day", "part", "sound", "work", "place", "year", "back", "thing",
+    "name", "sentence", "man", "line", "boy", "farm", "end", "men", "land", "home", "hand", "picture",
+    "air", "animal", "house", "page", "letter", "point", "mother", "answer", "study", "learn", "world", "food",
+    "sun", "thought", "head", "story", "city",
+]  # fmt: skip
 
 
 class ProfileError(ValueError):
@@ -72,15 +35,58 @@ class Lengths:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Lengths in tokens as other load generators draw them, clamped to `min` .. `max`.
+
+    `distribution`: normal, uniform between the limits, fixed (always the mean), or a lognormal of this mean and standard deviation
+    that begins at `min`.
+    """
+
+    distribution: str
+    mean: float
+    std_dev: float
+    min: int
+    max: int
+
+
+DISTRIBUTIONS = ("normal", "lognormal", "uniform", "fixed")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the load: `rate` requests per second for `seconds`."""
+
+    rate: float
+    seconds: float
+
+    @property
+    def requests(self) -> int:
+        return int(self.rate * self.seconds + 1e-9)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Beginnings that prompts share: `count` of them, `tokens` long each."""
+
+    count: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Profile:
-    """`rate` is requests per second. `temperature` None: the server's default."""
+    """`rate` is requests per second. `temperature` None: the server's default. `stages`, when there are any, say the number and the times
+    of the requests in place of `requests` and `rate` (which then are their sum and mean), with `pause` seconds between two of them.
+    """
 
     requests: int = 200
     rate: float = 5.0
-    prompt_tokens: Lengths = Lengths(96, 0.8, 512)
-    output_tokens: Lengths = Lengths(64, 0.8, 256)
+    prompt_tokens: Lengths | Spread = Lengths(96, 0.8, 512)
+    output_tokens: Lengths | Spread = Lengths(64, 0.8, 256)
     seed: int = 0
     temperature: float | None = None
+    stages: tuple[Stage, ...] = ()
+    pause: float = 0.0
+    prefix: Prefix | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def parse(text: str) -> Profile:
         raise ProfileError(f"the profile is not JSON: {error}") from error
     fields = {"requests": "requests", "rate": "rate", "seed": "seed", "temperature": "temperature"}
     lengths = {"promptTokens": "prompt_tokens", "outputTokens": "output_tokens"}
-    known = {**fields, **lengths}
+    known = {**fields, **lengths, "stages": "stages", "pause": "pause", "prefix": "prefix"}
     if not isinstance(document, dict) or set(document) - set(known):
         raise ProfileError(f"the profile must be a JSON object with fields of {', '.join(known)}")
     default = Profile()
@@ -110,11 +116,27 @@ def parse(text: str) -> Profile:
     for key, name in lengths.items():
         if key in document:
             values[name] = _lengths(key, document[key], getattr(default, name))
-    return checked(replace(default, **values))
+    if "stages" in document:
+        values["stages"] = _stages(document["stages"])
+        if {"requests", "rate"} & set(document):
+            raise ProfileError("stages cannot be given together with requests or rate, which follow from them")
+    if "prefix" in document:
+        values["prefix"] = _prefix(document["prefix"])
+    return checked(staged(replace(default, **values)))
+
+
+def staged(profile: Profile) -> Profile:
+    """The profile with the number of requests and the mean rate of its stages, if it has any."""
+    seconds = sum(stage.seconds for stage in profile.stages if _number(stage.seconds))
+    if seconds <= 0 or not all(_number(one.rate) and _number(one.seconds) for one in profile.stages):
+        return profile
+    requests = sum(stage.requests for stage in profile.stages)
+    return replace(profile, requests=requests, rate=requests / seconds) if requests else profile
 
 
 def checked(profile: Profile) -> Profile:
     """Return the profile unchanged. Raises ProfileError that names the field and its limits."""
+    _check_stages(profile)
     _whole("requests", profile.requests, 1, 10_000_000)
     _whole("seed", profile.seed, 0, 2**63)
     if not _number(profile.rate) or not 0 < profile.rate <= 100_000:
@@ -123,6 +145,9 @@ def checked(profile: Profile) -> Profile:
         raise ProfileError(f"temperature must be between 0 and 2, not {profile.temperature!r}")
     for name, lengths in (("promptTokens", profile.prompt_tokens), ("outputTokens", profile.output_tokens)):
         _whole(f"{name}.max", lengths.max, 1, 10_000_000)
+        if isinstance(lengths, Spread):
+            _check_spread(name, lengths)
+            continue
         if not _number(lengths.median) or not 1 <= lengths.median <= lengths.max:
             raise ProfileError(
                 f"{name}.median must be between 1 and {name}.max ({lengths.max}), not {lengths.median!r}"
@@ -132,26 +157,92 @@ def checked(profile: Profile) -> Profile:
     return profile
 
 
+def _check_stages(profile: Profile) -> None:
+    for index, stage in enumerate(profile.stages):
+        if not _number(stage.rate) or not 0 < stage.rate <= 100_000:
+            raise ProfileError(f"stages[{index}].rate must be above 0, at most 100000, not {stage.rate!r}")
+        if not _number(stage.seconds) or stage.seconds <= 0 or not stage.requests:
+            raise ProfileError(f"stages[{index}].seconds must be long enough for one request, not {stage.seconds!r}")
+    if not _number(profile.pause) or not 0 <= profile.pause <= 86_400:
+        raise ProfileError(f"pause must be seconds between 0 and 86400, not {profile.pause!r}")
+    if profile.prefix:
+        _whole("prefix.count", profile.prefix.count, 1, 1_000_000)
+        _whole("prefix.tokens", profile.prefix.tokens, 0, 10_000_000)
+
+
+def _check_spread(name: str, lengths: Spread) -> None:
+    _whole(f"{name}.min", lengths.min, 1, lengths.max)
+    if lengths.distribution not in DISTRIBUTIONS:
+        raise ProfileError(
+            f"{name}.distribution must be one of {', '.join(DISTRIBUTIONS)}, not {lengths.distribution!r}"
+        )
+    if not _number(lengths.std_dev) or lengths.std_dev < 0:
+        raise ProfileError(f"{name}.stdDev must be 0 or more, not {lengths.std_dev!r}")
+    if not _number(lengths.mean) or not lengths.min <= lengths.mean <= lengths.max:
+        raise ProfileError(f"{name}.mean must be between {name}.min and {name}.max, not {lengths.mean!r}")
+
+
 def dump(profile: Profile) -> dict[str, Any]:
     """The profile in the form of its JSON."""
     sides = {"promptTokens": profile.prompt_tokens, "outputTokens": profile.output_tokens}
-    shapes = {key: {"median": one.median, "sigma": one.sigma, "max": one.max} for key, one in sides.items()}
-    given = {} if profile.temperature is None else {"temperature": profile.temperature}
+    given: dict[str, Any] = {} if profile.temperature is None else {"temperature": profile.temperature}
+    if profile.prefix:
+        given["prefix"] = {"count": profile.prefix.count, "tokens": profile.prefix.tokens}
+    shapes = {key: _shape(one) for key, one in sides.items()}
+    if profile.stages:
+        stages = [{"rate": stage.rate, "seconds": stage.seconds} for stage in profile.stages]
+        return {"stages": stages, "pause": profile.pause, **shapes, "seed": profile.seed, **given}
     return {"requests": profile.requests, "rate": profile.rate, **shapes, "seed": profile.seed, **given}
+
+
+def _shape(one: Lengths | Spread) -> dict[str, Any]:
+    if isinstance(one, Lengths):
+        return {"median": one.median, "sigma": one.sigma, "max": one.max}
+    return {
+        "distribution": one.distribution, "mean": one.mean, "stdDev": one.std_dev, "min": one.min, "max": one.max,
+    }  # fmt: skip
 
 
 def plan(profile: Profile) -> list[Planned]:
     """All requests in the order in which they are sent; the same for the same profile."""
-    source, at, planned = random.Random(profile.seed), 0.0, []  # noqa: S311 - a load, not secrets
-    for _ in range(profile.requests):
-        at += source.expovariate(profile.rate)
+    source, planned = random.Random(profile.seed), []  # noqa: S311 - a load, not secrets
+    own = random.Random(f"prefix {profile.seed}")  # noqa: S311 - apart, so that a prefix changes no other number
+    shared = [text(own, profile.prefix.tokens) for _ in range(profile.prefix.count)] if profile.prefix else []
+    for at in _arrivals(source, profile):
         prompt, output = draw(source, profile.prompt_tokens), draw(source, profile.output_tokens)
-        planned.append(Planned(at, text(source, prompt), prompt, output, profile.temperature))
+        words = text(source, prompt)
+        if profile.prefix and profile.prefix.tokens:
+            words, prompt = f"{own.choice(shared)} {words}", prompt + profile.prefix.tokens
+        planned.append(Planned(at, words, prompt, output, profile.temperature))
     return planned
 
 
-def draw(source: random.Random, lengths: Lengths) -> int:
-    """One length in tokens: values above the maximum are drawn again, not piled up on it (a spike there is no lognormal)."""
+def _arrivals(source: random.Random, profile: Profile) -> Iterator[float]:
+    """The intended starts, ascending. A stage has its number of requests at independent uniform times, which is a Poisson process of
+    which that number is known."""
+    at = 0.0
+    if not profile.stages:
+        for _ in range(profile.requests):
+            at += source.expovariate(profile.rate)
+            yield at
+    for stage in profile.stages:
+        yield from sorted(at + source.uniform(0, stage.seconds) for _ in range(stage.requests))
+        at += stage.seconds + profile.pause
+
+
+def stage_of(profile: Profile, at: float) -> int:
+    """The index of the stage to which an intended start belongs."""
+    for index, stage in enumerate(profile.stages):
+        if at <= stage.seconds:
+            return index
+        at -= stage.seconds + profile.pause
+    return max(0, len(profile.stages) - 1)
+
+
+def draw(source: random.Random, lengths: Lengths | Spread) -> int:
+    """One length in tokens: a lognormal's values above the maximum are drawn again, not piled up on it (a spike there is no lognormal)."""
+    if isinstance(lengths, Spread):
+        return min(lengths.max, max(lengths.min, round(_spread(source, lengths))))
     for _ in range(1000):
         length = round(source.lognormvariate(math.log(lengths.median), lengths.sigma))
         if length <= lengths.max:
@@ -164,10 +255,49 @@ def text(source: random.Random, tokens: int) -> str:
     return " ".join(source.choice(WORDS) for _ in range(tokens))
 
 
-def _lengths(name: str, raw: object, default: Lengths) -> Lengths:
-    if not isinstance(raw, Mapping) or set(raw) - {"median", "sigma", "max"}:
-        raise ProfileError(f"{name} must be an object with fields of median, sigma, max")
-    return replace(default, **raw)
+def _spread(source: random.Random, lengths: Spread) -> float:
+    match lengths.distribution:
+        case "normal":
+            return source.gauss(lengths.mean, lengths.std_dev)
+        case "uniform":
+            return source.uniform(lengths.min, lengths.max)
+        case "lognormal":
+            mean = max(lengths.mean - lengths.min, 1.0)
+            variance = math.log(1 + (lengths.std_dev / mean) ** 2)
+            return lengths.min + source.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))
+        case _:
+            return lengths.mean
+
+
+def _lengths(name: str, raw: object, default: Lengths) -> Lengths | Spread:
+    if isinstance(raw, Mapping) and "distribution" in raw:
+        values = _fields(name, raw, ("distribution", "mean", "stdDev", "min", "max"))
+        return Spread(
+            values["distribution"],
+            values.get("mean", 0),
+            values.get("stdDev", 0),
+            values.get("min", 1),
+            values.get("max", 0),
+        )
+    return replace(default, **_fields(name, raw, ("median", "sigma", "max")))
+
+
+def _fields(name: str, raw: object, known: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(raw, Mapping) or set(raw) - set(known):
+        raise ProfileError(f"{name} must be an object with fields of {', '.join(known)}")
+    return dict(raw)
+
+
+def _prefix(raw: object) -> Prefix:
+    values = _fields("prefix", raw, ("count", "tokens"))
+    return Prefix(values.get("count", 1), values.get("tokens", 0))
+
+
+def _stages(raw: object) -> tuple[Stage, ...]:
+    if not isinstance(raw, Sequence) or isinstance(raw, str) or not raw:
+        raise ProfileError("stages must be a list of objects with rate and seconds")
+    entries = [_fields(f"stages[{index}]", entry, ("rate", "seconds")) for index, entry in enumerate(raw)]
+    return tuple(Stage(entry.get("rate", 0), entry.get("seconds", 0)) for entry in entries)
 
 
 def _number(value: object) -> bool:

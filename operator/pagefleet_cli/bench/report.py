@@ -11,7 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from pagefleet_cli.base.words import milliseconds, span
-from pagefleet_cli.bench.compare import CONFIDENCE, Difference, Finding, difference, failures, sentence, throughput
+from pagefleet_cli.bench.baseline import Summary
+from pagefleet_cli.bench.compare import (
+    CONFIDENCE,
+    Difference,
+    Finding,
+    difference,
+    difference_to,
+    failures,
+    needed,
+    sentence,
+    throughput,
+    throughput_to,
+)
 from pagefleet_cli.bench.profile import Profile
 from pagefleet_cli.bench.result import SIGNALS, errors, quantile, series, tokens_per_second, values
 from pagefleet_cli.bench.run import Run
@@ -90,29 +102,44 @@ def plot(title: str, ordered: Sequence[float], rows: int = ROWS, width: int = WI
     return Text(f"{title}\n" + "\n".join(lines), no_wrap=True)
 
 
-def compared(before: Run, after: Run) -> list[tuple[str, Difference]]:
+def compared(before: Run | Summary, after: Run) -> list[tuple[str, Difference]]:
     """The differences of each signal at each compared quantile."""
-    pairs = [(signal, q) for signal in SIGNALS for q in COMPARED]
-    return [
-        (signal, difference(series(before.samples, signal), series(after.samples, signal), q)) for signal, q in pairs
-    ]
+    return [(signal, _one(before, after, signal, q)) for signal in SIGNALS for q in COMPARED]
 
 
-def comparison(before: Run, after: Run, name: str, unlike: Sequence[str]) -> RenderableType:
-    """`unlike`: one sentence for each setting in which the earlier run differs."""
-    lines = [Text(f"compared with {name}", "bold")]
+def _one(before: Run | Summary, after: Run, signal: str, q: float) -> Difference:
+    now = series(after.samples, signal)
+    if isinstance(before, Run):
+        return difference(series(before.samples, signal), now, q)
+    enough = before.requests - before.failed >= needed(q)
+    bounds = before.bounds(signal, q, (1 - CONFIDENCE) / 2) if enough else None
+    return difference_to(before.quantile(signal, q), bounds, now, q)
+
+
+def comparison(
+    before: Run | Summary, after: Run, name: str, unlike: Sequence[str], notes: Sequence[str] = ()
+) -> RenderableType:
+    """`unlike`: one sentence for each setting in which the earlier run differs; `notes`: for each limit of what is known of it."""
+    lines = [Text(f"compared with {name}", "bold"), *(Text(note, "yellow") for note in notes)]
     lines += [Text(f"the runs differ: {what}", "yellow") for what in unlike]
     for signal, change in compared(before, after):
         lines.append(Text(sentence(TITLES[signal], change), COLOURS[change.finding]))
-    speed = throughput(before, after)
+    speed = throughput(before, after) if isinstance(before, Run) else throughput_to(before.tokens_per_second, after)
     lines.append(Text(_throughput_sentence(speed), COLOURS[speed.finding]))
-    old, new = ((sum(bool(one.error) for one in run.samples), len(run.samples)) for run in (before, after))
+    old, new = _failed(before), _failed(after)
     p, finding = failures(old, new)
     colour = {Finding.MORE: "red", Finding.LESS: "green"}.get(finding, "")
     lines.append(
         Text(f"errors: {old[0]} of {old[1]} then, {new[0]} of {new[1]} now: {finding.value} (p = {p:.2g})", colour)
     )
     return Group(*lines)
+
+
+def _failed(run: Run | Summary) -> tuple[int, int]:
+    """(failed, all) requests."""
+    if isinstance(run, Run):
+        return sum(bool(one.error) for one in run.samples), len(run.samples)
+    return run.failed, run.requests
 
 
 def _throughput_sentence(speed: Difference) -> str:
