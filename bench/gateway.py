@@ -3,7 +3,7 @@
     python bench/gateway.py --make-peers          # once: nginx (unpacked, not installed), vllm-router, sglang-router
     python bench/gateway.py [PART ...] [--quick] [--check] [--json bench/results/gateway.json]
 
-Parts: latency, saturation, streams, picking, picks, split, stalls, churn, churn-streams, kills, rollback (needs root: a real control plane). All of them take
+Parts: latency, saturation, streams, picking, picks, split, stalls, many-pods, idle, churn, churn-streams, kills, rollback (needs root: a real control plane). All of them take
 about ten minutes, a minute and a half with `--quick`. `--check` exits 1 when a target is missed. Load generator, stub
 engines and what is measured share the machine: figures from a machine that does anything else are worth nothing, and the
 program says how busy it was.
@@ -24,6 +24,7 @@ from bench.gatewaybench.churn import churn, churned_streams
 from bench.gatewaybench.kills import kills
 from bench.gatewaybench.picks import picks
 from bench.gatewaybench.rollback import rollback
+from bench.gatewaybench.scale import idle, many_pods
 from bench.gatewaybench.show import show
 from bench.gatewaybench.simulation import compare
 from bench.gatewaybench.split import split
@@ -56,6 +57,8 @@ PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
     "picks": picks,
     "split": split,
     "stalls": stalls,
+    "many-pods": many_pods,
+    "idle": idle,
     "churn": churn,
     "churn-streams": churned_streams,
     "kills": kills,
@@ -94,6 +97,8 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
     for name, ours in results.get("stalls", {}).items():
         limit = 25.0 if name.startswith("body") else 10.0
         rows.append((f"picks stalled, ms: {name}", ours["stall"], "<=", limit))
+    if "idle" in results:
+        rows.append(("cores of the picker at rest, 100 pods", results["idle"]["cores"], "<=", 0.1))
     if "churn" in results:
         lost = results["churn"]["failed"] + results["churn"]["unanswered"]
         rows.append((f"failed over {results['churn']['kills']} kills and as many weight changes", lost, "<=", 0))

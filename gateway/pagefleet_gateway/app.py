@@ -332,6 +332,7 @@ class Gateway:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.counting.sweep(self.state)
+            await asyncio.sleep(0)
             self.picker.sweep(time.monotonic())
 
     async def _drain(self) -> None:

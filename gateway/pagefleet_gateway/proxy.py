@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable
@@ -93,6 +94,9 @@ class Proxy:
         first = [pod for pod in self._state.pods if pod.uid in self._first_pods]
         if self._endpoints.loaded and self._state.are_confirmed(first):
             self._usable = True
+            # What there is now lives long. Without this a full collection reads all of it: 300 ms with 10,000 pods.
+            gc.collect()
+            gc.freeze()
             return ""
         return f"Envoy has not loaded the endpoints of the first {len(first)} engine pods yet"
 

@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 from support.gateway.fleet import until
 
+from pagefleet_gateway.cluster import scrapes
 from pagefleet_gateway.cluster.engines import engine_from
 from pagefleet_gateway.cluster.readings import UNKNOWN, Readings, reading_in
 from pagefleet_gateway.cluster.scrapes import MAX_BYTES, Limits, Scrapes
@@ -147,3 +148,15 @@ def test_the_worst_page_costs_milliseconds(page: bytes, engine: str) -> None:
     before = time.thread_time()
     reading_in(page, description)
     assert time.thread_time() - before < 0.05, "of a core of a busy machine: it is a few milliseconds of an idle one's"
+
+
+async def test_pods_of_many_services_are_asked_one_after_another_and_not_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scrapes, "PER_SECOND", 100)
+    async with scraping() as world:
+        address = await world.serve(world.page("any"))
+        pods = [world.pod(f"s{number}", f"p{number}", address) for number in range(150)]
+        await until(lambda: all(world.readings.of(pod, time.monotonic()) is not UNKNOWN for pod in pods))
+        times = world.times("any")
+        assert times[149] - times[0] > 1.2, "150 at 100 a second"
