@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
 
-from bench.gatewaybench.engine import KV_TOKENS, PREFILL_SECONDS, Engine, Job
+from bench.gatewaybench.engine import PREFILL_SECONDS, Engine, Job
 from bench.gatewaybench.trace import BLOCK, Arrival
 
 from pagefleet_gateway.cluster.readings import Readings
@@ -266,7 +266,6 @@ class _Gateway:
             text = (
                 f"vllm:num_requests_running {engine.running}\nvllm:num_requests_waiting {len(engine.waiting)}\n"
                 f"vllm:kv_cache_usage_perc {engine.kv_usage}\n"
-                f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{KV_TOKENS // 16}"}} 1\n'
             )
             if self._hears_capacities:
                 text += f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{engine.kv_tokens // 16}"}} 1\n'
