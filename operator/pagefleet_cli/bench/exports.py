@@ -80,7 +80,7 @@ def lifecycle(samples: Sequence[Sample], rate: float | None) -> dict[str, Any]:
         "benchmark_time_seconds": seconds,
         "load_summary": load,
         "successes": {
-            "count": len(good), "latency": latency, "throughput": speed, "request_size_bytes": None, **{name: dict.fromkeys(parts) for name, parts in MEDIA.items()},
+            "count": len(good), "latency": latency, "throughput": speed | {f"{name}s_per_sec": None for name in MEDIA}, "request_size_bytes": None, **{name: dict.fromkeys(parts) for name, parts in MEDIA.items()},
             "prompt_tokens": _tokens([one.prompt_tokens for one in good]) | {"cached": None, "uncached": None},
             "output_len": _shares(answers), "output_tokens": _tokens(answers), "token_count_mismatches": None,
         },

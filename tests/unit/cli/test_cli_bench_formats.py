@@ -218,6 +218,9 @@ def test_reports_of_inference_perf_have_a_summary_and_every_stage(tmp_path: Path
     assert stage["load_summary"]["count"] == 201
     assert stage["load_summary"]["requested_rate"] == 10
     assert stage["load_summary"]["achieved_rate"] == pytest.approx(10, rel=0.01)
+    assert {name for name, value in stage["successes"]["throughput"].items() if value is None} == {
+        "images_per_sec", "videos_per_sec", "audios_per_sec",
+    }  # fmt: skip
     assert stage["failures"]["by_label"] == {"HTTP 503": {"count": 3, "messages": []}}
     assert stage["successes"]["output_tokens"]["total"] == 198 * 31
 
