@@ -179,7 +179,23 @@ async def announced(ground: Ground) -> AsyncIterator[None]:
     """Let operators find the gateway: a pod with its address. (One of a node that does not exist would soon be removed.)"""
     metadata = {"name": "gateway", "labels": {NAME_LABEL: GATEWAY, OWN_STATUS: "true"}}
     spec = {"containers": [{"name": "gateway", "image": "x"}], "nodeName": NODE}
-    made = await ground.api.create(GATEWAYS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    made: dict[str, Any] = {}
+
+    async def accepted() -> bool:
+        """In a namespace that is a moment old, the API server refuses pods until the service account has its token."""
+        try:
+            made.update(
+                await ground.api.create(
+                    GATEWAYS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+                )
+            )
+        except ApiError as error:
+            if "service account" not in str(error) and "serviceaccount" not in str(error):
+                raise
+            return False
+        return True
+
+    await until(accepted, timeout=60, what="the namespace takes the gateway's pod", interval=0.2)
     made["status"] = {"phase": "Running", "podIP": GATEWAY_ADDRESS}
     await ground.api.replace(f"{GATEWAYS}/gateway/status", made)
     try:
