@@ -202,6 +202,8 @@ class World:
             user = str(draws.randrange(USERS))
             if gateway.revision_for(user) == self.canary:
                 request.tokens *= scenario.canary_prompts
+        if cold := self._cold(now):
+            gateway.forget_prefixes(cold)  # at each pick: it must believe in no prefix that such a cache has not kept
         name = gateway.send(request, user)
         if name is None:
             raise RuntimeError(f"the gateway refused a request at {now:.1f} s of {scenario}")
@@ -232,12 +234,9 @@ class World:
                 request.outcome, request.end = "left", now
                 self._on_end(request, now)
         engines = self.all_engines()
-        cold = self._cold(now)
         for gateway in self.gateways:
             gateway.scrape(engines, now)
             gateway.windows.tick(now)
-            if cold:
-                gateway.forget_prefixes(cold)
             if now % SWEEP_SECONDS < HOUSEKEEPING_SECONDS:
                 gateway.sweep()
 
