@@ -29,12 +29,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.gatewaybench.engine import Engine
 from bench.gatewaybench.policies import Affinity, Pagefleet, Policy, Published, RoundRobin
 from bench.gatewaybench.simulation import ENGINES, SPEEDS, Result, compare, simulate, unequal
 from bench.gatewaybench.trace import Arrival, agents, trace
@@ -44,15 +45,10 @@ GATEWAYS = (1, 2, 4, 8)
 MANY_RATES = (90.0, 120.0)  # of the table with several gateways
 # Other traffic: a trace by its seed, and at most how many times affinity's p95.
 OTHERS = {"2/s": (lambda seed: trace(600, 2.0, seed), 1.05), "agents": (lambda seed: agents(500, 4.0, seed), 1.0)}
-MAX_MANY, MIN_HITS, MAX_CV = (
-    1.15,
-    0.95,
-    0.1,
-)  # times one gateway's p95, and its prefix hits; the coefficient of variation
-UNEQUAL = {
-    "2 kinds": (unequal, 70.0, 0.9),
-    "equal": (lambda: None, 120.0, 1.02),
-}  # engines, rate, most of the p95 without learning
+MAX_MANY, MIN_HITS = 1.15, 0.95  # times one gateway's p95, and times its prefix hits
+MAX_CV = 0.1  # the coefficient of variation
+# Engines, requests a second, and at most how many times the p95 without learning.
+UNEQUAL = {"2 kinds": (unequal, 70.0, 0.9), "equal": (lambda: None, 120.0, 1.02)}
 PARTS = ("p50", "p95", "hit_rate", "load_cv")
 
 
@@ -123,6 +119,21 @@ def show(kind: str, name: str, runs: Sequence[Result]) -> Result:
     return row
 
 
+def played(
+    kind: str,
+    policies: Mapping[str, Callable[[int], Policy]],
+    seeds: Sequence[int],
+    made: Callable[[int], list[Arrival]],
+    fleet: Callable[[], list[Engine] | None] = lambda: None,
+) -> dict[str, float]:
+    """Print a row for each policy; return its p95. `made` is the trace by its seed; `fleet` makes the engines, None equal ones."""
+    traces, p95 = [made(seed) for seed in seeds], dict[str, float]()
+    for name, policy in policies.items():
+        runs = [simulate(policy(seed), arrivals, fleet()) for seed, arrivals in zip(seeds, traces, strict=True)]
+        p95[name] = show(kind, name, runs).p95
+    return p95
+
+
 def others(seeds: Sequence[int]) -> bool:
     """Print the third table; return whether a target is missed."""
     policies: dict[str, Callable[[int], Policy]] = {
@@ -134,10 +145,7 @@ def others(seeds: Sequence[int]) -> bool:
     }
     missed = False
     for kind, (made, limit) in OTHERS.items():
-        traces, p95 = [made(seed) for seed in seeds], dict[str, float]()
-        for name, policy in policies.items():
-            runs = [simulate(policy(seed), arrivals) for seed, arrivals in zip(seeds, traces, strict=True)]
-            p95[name] = show(kind, name, runs).p95
+        p95 = played(kind, policies, seeds, made)
         ratio = p95["pagefleet"] / p95["llm-d affinity"]
         print(f"{'':>10}  p95: {ratio:.2f} x llm-d affinity (<= {limit:.2f})")
         missed |= ratio > limit
@@ -155,10 +163,7 @@ def two_kinds(seeds: Sequence[int]) -> bool:
             "pagefleet": lambda seed: Pagefleet(ENGINES, seed),
             "4 gateways": lambda seed: Pagefleet(ENGINES, seed, gateways=4),
         }
-        traces, p95 = [trace(4000, rate, seed) for seed in seeds], dict[str, float]()
-        for name, policy in policies.items():
-            runs = [simulate(policy(seed), arrivals, fleet()) for seed, arrivals in zip(seeds, traces, strict=True)]
-            p95[name] = show(kind, name, runs).p95
+        p95 = played(kind, policies, seeds, lambda seed, rate=rate: trace(4000, rate, seed), fleet)
         ratio = p95["pagefleet"] / p95["without learning"]
         print(f"{'':>10}  p95: {ratio:.2f} x without learning (<= {limit:.2f})")
         missed |= ratio > limit

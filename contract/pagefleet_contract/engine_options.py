@@ -43,11 +43,8 @@ FLAG_FIELDS: Mapping[str, str] = {
     "--drain-timeout": "",
 }
 SLOTS_FLAG, STEP_TOKENS_FLAG = "--max-num-seqs", "--max-num-batched-tokens"
-SHARED_FLAGS = (
-    SLOTS_FLAG,
-    STEP_TOKENS_FLAG,
-    "--kv-events-config",
-)  # spec.engine.args may have these instead of their field
+EVENTS_FLAG = "--kv-events-config"
+SHARED_FLAGS = (SLOTS_FLAG, STEP_TOKENS_FLAG, EVENTS_FLAG)  # spec.engine.args may have these instead of their field
 
 PAGE_SIZES = (16, 32, 64, 128, 256)  # tokens per KV page
 DEFAULT_PAGE_SIZE = PAGE_SIZES[0]

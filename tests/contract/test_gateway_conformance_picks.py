@@ -1,8 +1,9 @@
 """The cases of the inference extension's conformance suite about where a picked request goes, with a real Envoy in front of the
 endpoint picker. Each case has the name that it has in the suite; `Protocol` are cases of the protocol's text that the suite leaves out.
 
-Protects that every request reaches an endpoint that the picker was allowed to pick, at the picked port, that the picker is told
-which endpoint served, that an endpoint that is gone is tried around in the picker's order, and that no endpoint at all is 503.
+Protects four things. Every request reaches an endpoint that the picker was allowed to pick, at the picked port. The gateway tells the
+picker which endpoint served. When an endpoint is gone, the gateway tries the next one in the picker's order. Without any endpoint the
+answer is 503.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from pagefleet_gateway.cluster.state import Pod, QueueBounds, RateLimit, Service
 
 def service_from(raw: Mapping[str, object]) -> Service:
     """Return the routing part of an InferenceService."""
-    metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
-    route, traffic = _map(_map(spec, "rollout"), "route"), _map(spec, "traffic")
-    sticky, served = _text(route, "stickyBy"), _text(_map(spec, "model"), "servedName")
+    metadata, spec, status = map_of(raw, "metadata"), map_of(raw, "spec"), map_of(raw, "status")
+    route, traffic = map_of(map_of(spec, "rollout"), "route"), map_of(spec, "traffic")
+    sticky, served = _text(route, "stickyBy"), _text(map_of(spec, "model"), "servedName")
     classes = [entry for entry in _maps(traffic, "priorities") if _headers(entry)]
     retries = traffic.get("retries")
     return Service(
@@ -42,18 +42,18 @@ def service_from(raw: Mapping[str, object]) -> Service:
         first_token_seconds=duration(_text(traffic, "firstTokenTimeout")),
         next_token_seconds=duration(_text(traffic, "nextTokenTimeout")),
         retries=min(max(retries, 0), MAX_RETRIES) if isinstance(retries, int) else DEFAULT_RETRIES,
-        pod_limit=_count(_map(traffic, "circuitBreaker"), "maxRequestsPerPod", 0),
+        pod_limit=_count(map_of(traffic, "circuitBreaker"), "maxRequestsPerPod", 0),
         hold_seconds=_hold_seconds(spec),
-        hold_requests=_count(_map(traffic, "queue"), "maxRequests", DEFAULT_HELD_REQUESTS),
-        hold_bytes=_count(_map(traffic, "queue"), "maxBytes", DEFAULT_HELD_BYTES),
-        tenant_header=_text(_map(traffic, "queue"), "tenantHeader").lower(),
+        hold_requests=_count(map_of(traffic, "queue"), "maxRequests", DEFAULT_HELD_REQUESTS),
+        hold_bytes=_count(map_of(traffic, "queue"), "maxBytes", DEFAULT_HELD_BYTES),
+        tenant_header=_text(map_of(traffic, "queue"), "tenantHeader").lower(),
         priorities=tuple(_headers(entry) for entry in classes),
         priority_names=tuple(_text(entry, "name") for entry in classes),
-        priority_bounds=tuple(_queue_bounds(_map(entry, "queue")) for entry in classes),
-        shed=_strings(_map(status, "spending"), "shed"),
-        shed_for_slo=_strings(_map(status, "slo"), "shed"),
-        slo_output_tokens=_count(_map(status, "slo"), "maxOutputTokens", 0),
-        objectives=objectives(_map(spec, "slo")),
+        priority_bounds=tuple(_queue_bounds(map_of(entry, "queue")) for entry in classes),
+        shed=_strings(map_of(status, "spending"), "shed"),
+        shed_for_slo=_strings(map_of(status, "slo"), "shed"),
+        slo_output_tokens=_count(map_of(status, "slo"), "maxOutputTokens", 0),
+        objectives=objectives(map_of(spec, "slo")),
         limits=tuple(
             RateLimit(
                 _text(entry, "header").lower(),
@@ -62,14 +62,14 @@ def service_from(raw: Mapping[str, object]) -> Service:
             )
             for entry in _maps(traffic, "rateLimits")
         ),
-        fallback=_text(_map(traffic, "fallback"), "service"),
+        fallback=_text(map_of(traffic, "fallback"), "service"),
         created=_text(metadata, "creationTimestamp"),
         name_lost=_name_lost(status),
         owns_name=bool(served) and _text(status, model_name.FIELD) == served,
-        output_limit=_count(_map(_map(spec, "engine"), "limits"), "outputTokens", 0),
-        max_length=_count(_map(spec, "model"), "maxLength", 0),
-        mirror=_mirror(_map(status, "mirror")),
-        peak_output_tokens=_count(_map(traffic, "peak"), "maxOutputTokens", 0),
+        output_limit=_count(map_of(map_of(spec, "engine"), "limits"), "outputTokens", 0),
+        max_length=_count(map_of(spec, "model"), "maxLength", 0),
+        mirror=_mirror(map_of(status, "mirror")),
+        peak_output_tokens=_count(map_of(traffic, "peak"), "maxOutputTokens", 0),
     )
 
 
@@ -89,9 +89,9 @@ def _mirror(raw: Mapping[str, object]) -> tuple[str, float]:
 
 def _hold_seconds(spec: Mapping[str, object]) -> float:
     """Return `traffic.queue.timeout`. Without it only a service that may scale to zero holds requests."""
-    timeout = duration(_text(_map(_map(spec, "traffic"), "queue"), "timeout"))
+    timeout = duration(_text(map_of(map_of(spec, "traffic"), "queue"), "timeout"))
     if timeout is None:
-        timeout = IDLE_HOLD_SECONDS if "idleToZero" in _map(spec, "scaling") else 0.0
+        timeout = IDLE_HOLD_SECONDS if "idleToZero" in map_of(spec, "scaling") else 0.0
     return min(timeout, MAX_HOLD_SECONDS)
 
 
@@ -104,12 +104,12 @@ def _queue_bounds(raw: Mapping[str, object]) -> QueueBounds:
 
 def pod_from(raw: Mapping[str, object]) -> Pod | None:
     """Return an engine pod; None while it has no address, and when it has ended."""
-    metadata, status = _map(raw, "metadata"), _map(raw, "status")
-    labels, address = _map(metadata, "labels"), _text(status, "podIP")
+    metadata, status = map_of(raw, "metadata"), map_of(raw, "status")
+    labels, address = map_of(metadata, "labels"), _text(status, "podIP")
     if not address or _text(status, "phase") in ("Succeeded", "Failed"):
         return None
-    described = _text(_map(metadata, "annotations"), ENGINE_ANNOTATION)
-    engine = engine_from(described) if described else own_engine(_engine_args(_map(raw, "spec")))
+    described = _text(map_of(metadata, "annotations"), ENGINE_ANNOTATION)
+    engine = engine_from(described) if described else own_engine(_engine_args(map_of(raw, "spec")))
     return Pod(
         uid=_text(metadata, "uid"),
         name=_text(metadata, "name"),
@@ -120,7 +120,7 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         ready=is_ready(raw),
         engine=engine,
         silent=is_silent(raw),
-        key_secret=_key_secret(_map(raw, "spec")),
+        key_secret=_key_secret(map_of(raw, "spec")),
         container=container_of(status),
     )
 
@@ -140,13 +140,13 @@ def container_of(status: Mapping[str, object]) -> str:
 def _key_secret(spec: Mapping[str, object]) -> tuple[str, str] | None:
     """Return the name and the key of the Secret with the engine's API key; None when the engine demands none."""
     for volume in _maps(spec, "volumes"):
-        secret = _map(volume, "secret")
+        secret = map_of(volume, "secret")
         items = _maps(secret, "items")
         if volume.get("name") == engine_keys.VOLUME and _text(secret, "secretName") and items:
             return (_text(secret, "secretName"), _text(items[0], "key"))
     for container in _maps(spec, "containers"):
         for variable in _maps(container, "env"):
-            reference = _map(_map(variable, "valueFrom"), "secretKeyRef")
+            reference = map_of(map_of(variable, "valueFrom"), "secretKeyRef")
             if variable.get("name") in engine_keys.VARIABLES and _text(reference, "name"):
                 return (_text(reference, "name"), _text(reference, "key"))
     return None
@@ -154,21 +154,21 @@ def _key_secret(spec: Mapping[str, object]) -> tuple[str, str] | None:
 
 def is_ready(raw: Mapping[str, object]) -> bool:
     """Whether a pod's condition Ready is true and it does not terminate."""
-    return "Ready" in _true_conditions(raw) and "deletionTimestamp" not in _map(raw, "metadata")
+    return "Ready" in _true_conditions(raw) and "deletionTimestamp" not in map_of(raw, "metadata")
 
 
 def is_silent(raw: Mapping[str, object]) -> bool:
     """Whether a pod is not Ready only because its node stopped reporting. A kubelet removes ContainersReady together with
     Ready. The node controller removes only Ready when a node stops reporting. (Kubernetes, MarkPodsNotReady)"""
     true = _true_conditions(raw)
-    gates = {_text(gate, "conditionType") for gate in _maps(_map(raw, "spec"), "readinessGates")}
-    terminating = "deletionTimestamp" in _map(raw, "metadata")
+    gates = {_text(gate, "conditionType") for gate in _maps(map_of(raw, "spec"), "readinessGates")}
+    terminating = "deletionTimestamp" in map_of(raw, "metadata")
     return not terminating and "Ready" not in true and {"ContainersReady", *gates} <= true
 
 
 def _true_conditions(raw: Mapping[str, object]) -> set[str]:
     """Return the types of a pod's conditions that are true."""
-    conditions = _maps(_map(raw, "status"), "conditions")
+    conditions = _maps(map_of(raw, "status"), "conditions")
     return {_text(condition, "type") for condition in conditions if condition.get("status") == "True"}
 
 
@@ -193,7 +193,9 @@ def _weights(raw: object) -> tuple[tuple[str, int], ...]:
 
 def _headers(raw: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     """Return the headers to match under `header`: lower-case name, exact value."""
-    return tuple(sorted((name.lower(), value) for name, value in _map(raw, "header").items() if isinstance(value, str)))
+    return tuple(
+        sorted((name.lower(), value) for name, value in map_of(raw, "header").items() if isinstance(value, str))
+    )
 
 
 def _count(raw: Mapping[str, object], name: str, default: int) -> int:
@@ -211,7 +213,8 @@ def _strings(raw: Mapping[str, object], name: str) -> tuple[str, ...]:
     return tuple(entry for entry in value if isinstance(entry, str)) if isinstance(value, list) else ()
 
 
-def _map(raw: Mapping[str, object], name: str) -> Mapping[str, object]:
+def map_of(raw: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """Return a field that is an object; an empty one where it is none."""
     value = raw.get(name)
     return value if isinstance(value, Mapping) else {}
 

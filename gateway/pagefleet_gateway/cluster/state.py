@@ -16,8 +16,7 @@ from pagefleet_contract.slo import Objective
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine
 
 ServiceKey = tuple[str, str]  # namespace, name
-# Names an InferenceObjective (Gateway API Inference Extension). Clients of our own Envoy cannot send it.
-OBJECTIVE_HEADER = "x-gateway-inference-objective"
+OBJECTIVE_HEADER = "x-gateway-inference-objective"  # clients of our own Envoy cannot send it
 
 
 @dataclass(frozen=True)

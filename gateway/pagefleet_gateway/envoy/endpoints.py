@@ -31,19 +31,13 @@ class Endpoints:
         self._texts: dict[str, tuple[Pod, str]] = {}  # the JSON of the pods that have not changed, by uid
         self.loaded = False  # whether Envoy has loaded any version
 
-    def write(self) -> tuple[str, tuple[Pod, ...]]:
-        """Write the file at once. Returns its version and the pods in it."""
-        self._state.pods_changed.clear()
-        pods = self._state.pods
-        version = f"v{next(self._versions)}"
-        self._replace(json.dumps(endpoints_discovery(version, pods)))
-        return version, pods
+    def write(self) -> None:
+        """Write the file at once."""
+        self._replace(json.dumps(endpoints_discovery(*self._next())))
 
     async def write_in_steps(self) -> tuple[str, tuple[Pod, ...]]:
-        """Write the same, and let picks have their turns: the file of 10,000 pods takes 100 ms."""
-        self._state.pods_changed.clear()
-        pods = self._state.pods
-        version = f"v{next(self._versions)}"
+        """Write the same, and let picks have their turns: the file of 10,000 pods takes 100 ms. Returns its version and the pods in it."""
+        version, pods = self._next()
         by_address: dict[str, Pod] = {}
         before, self._texts = self._texts, {}
         for start in range(0, len(pods), STEP_PODS):
@@ -56,6 +50,11 @@ class Endpoints:
         texts = [self._texts[pod.uid][1] for pod in by_address.values()]
         await asyncio.to_thread(lambda: self._replace(f"{head}[{', '.join(texts)}]{tail}"))
         return version, pods
+
+    def _next(self) -> tuple[str, tuple[Pod, ...]]:
+        """Return the next file's version and its pods. A change of the pods from now on is written after it."""
+        self._state.pods_changed.clear()
+        return f"v{next(self._versions)}", self._state.pods
 
     def _replace(self, text: str) -> None:
         temporary = self._file.with_suffix(".new")

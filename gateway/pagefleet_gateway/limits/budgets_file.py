@@ -34,8 +34,7 @@ class BudgetsFile:
         """Write the counters every two seconds, when they have changed, until cancelled."""
         while self._file is not None:
             await asyncio.sleep(PERIOD_SECONDS)
-            text = json.dumps(self._budgets.all(), separators=(",", ":"), sort_keys=True)
-            if text != self._written:
+            if (text := self._text()) != self._written:
                 # Beside the event loop: a volume of a network may be slow.
                 self._report(await asyncio.to_thread(self._exchange, self._file, text), text)
         await asyncio.Event().wait()
@@ -43,8 +42,11 @@ class BudgetsFile:
     def save(self) -> None:
         """Write the counters now, when the gateway ends."""
         if self._file is not None:
-            text = json.dumps(self._budgets.all(), separators=(",", ":"), sort_keys=True)
+            text = self._text()
             self._report(self._exchange(self._file, text), text)
+
+    def _text(self) -> str:
+        return json.dumps(self._budgets.all(), separators=(",", ":"), sort_keys=True)
 
     def _exchange(self, file: Path, text: str) -> object:
         with self._writing:

@@ -1,6 +1,6 @@
-"""The backlog of each pod. Pure.
+"""The backlog of each pod: the tokens of prompts sent there that it has probably not computed yet. Pure.
 
-The backlog are the tokens of prompts sent there that it has probably not computed yet. It is an estimate between scrapes. A prompt's uncached tokens count from its pick on. The pod works them off at the
+It is an estimate between scrapes. A prompt's uncached tokens count from its pick on. The pod works them off at the
 throughput that the first tokens of answers have shown for its revision. The throughput follows the quicker answers (an
 expectile: Newey and Powell, "Asymmetric Least Squares Estimation", Econometrica 1987), because the slower ones have waited
 for others. Before the first streamed answer the throughput is not known, and the backlog counts as 0.

@@ -29,9 +29,8 @@ from pagefleet_gateway.cluster.state import ServiceKey
 DEATHS_TO_REFUSE = 2
 FIRST_REFUSAL_SECONDS, MAX_REFUSAL_SECONDS = 60.0, 3600.0
 ONE_DEATH_SECONDS = 5.0  # connections that a pod cuts within this time are cut by one death
-TOGETHER_SECONDS = (
-    5.0  # engines that die within this time after another may have died of one thing, such as a lost node
-)
+# Engines that die within this time after another may have died of one thing, such as a lost node.
+TOGETHER_SECONDS = 5.0
 FORGET_SECONDS = 2 * MAX_REFUSAL_SECONDS  # after the last death of a body that is refused
 SUSPECT_SECONDS = 900.0  # after the last death of another body: two evictions an hour apart are no evidence
 MAX_FALLEN = 1_000  # deaths of pods that are remembered
@@ -56,9 +55,8 @@ class _Death(NamedTuple):
 class _Record:
     deaths: list[_Death] = field(default_factory=list)  # since the last whole answer
     by_pod: dict[str, float] = field(default_factory=dict)  # the last death of each pod that had the content, by uid
-    copies: set[str] = field(
-        default_factory=set
-    )  # uids of pods that had mirrored copies of it: nobody reports how these end
+    # The uids of pods that had mirrored copies of it: nobody reports how these end.
+    copies: set[str] = field(default_factory=set)
     last: float = 0.0  # death
     refused_until: float = 0.0
     spare: int = 0  # deaths that change nothing: 1 where the content had been answered shortly before the first

@@ -1,7 +1,8 @@
 """What one gateway pod tells the others, and what it takes over from them. No I/O; the time is an argument.
 
 `pods` of a message has the rows of in_flight.py by the pods' uids, `ejections` those of outliers.py, `held` those of
-holding.py by services, `served` has the tokens of shares.py by services, `paces` those of paces.py by the pods' uids, `budgets` those of budgets.py, and `prefixes` has block hashes by the pods' caches. `whole` states whether `pods` and `held` are all. Total:
+holding.py by services. `served` has the tokens of shares.py by services, `paces` the sums of paces.py by the pods' uids, `budgets` the
+counters of budgets.py, and `prefixes` the block hashes by the pods' caches. `whole` states whether `pods` and `held` are all. Total:
 what is malformed is left out.
 """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from pagefleet_gateway.cluster.objects import map_of
 from pagefleet_gateway.cluster.state import ServiceKey
 
 GROUP, VERSION, PLURAL, KIND = "inference.networking.x-k8s.io", "v1alpha2", "inferenceobjectives", "InferenceObjective"
@@ -18,6 +19,12 @@ MOST = 2**31 - 1  # of an int32 whose negative is one too
 
 Raw = Mapping[str, object]
 Name = tuple[str, str]  # namespace, name
+
+
+def name_of(raw: Raw) -> Name:
+    """Return an object's namespace and name."""
+    metadata = map_of(raw, "metadata")
+    return (str(metadata.get("namespace")), str(metadata.get("name")))
 
 
 @dataclass(frozen=True)
@@ -33,8 +40,8 @@ class Objective:
 def objective_from(raw: Raw) -> Objective | None:
     """Return an objective; None where it refers to no InferencePool. Total: a field of a wrong type counts as absent, and a
     priority that is absent is 0."""
-    metadata, spec = _map(raw, "metadata"), _map(raw, "spec")
-    reference, priority = _map(spec, "poolRef"), spec.get("priority")
+    metadata, spec = map_of(raw, "metadata"), map_of(raw, "spec")
+    reference, priority = map_of(spec, "poolRef"), spec.get("priority")
     if reference.get("group", POOL_GROUP) != POOL_GROUP or reference.get("kind", POOL_KIND) != POOL_KIND:
         return None
     names = (metadata.get("namespace"), metadata.get("name"), reference.get("name"))
@@ -62,8 +69,7 @@ class Objectives:
             self._objectives[objective.namespace, objective.name] = objective
 
     def remove(self, raw: Raw) -> None:
-        metadata = _map(raw, "metadata")
-        self._objectives.pop((str(metadata.get("namespace")), str(metadata.get("name"))), None)
+        self._objectives.pop(name_of(raw), None)
 
     def by_service(self, pools: Mapping[Name, ServiceKey]) -> dict[ServiceKey, tuple[tuple[str, int], ...]]:
         """Return the priorities by objective's name of each service; `pools` are the pools that name this picker."""
@@ -73,8 +79,3 @@ class Objectives:
             if key is not None:
                 found.setdefault(key, []).append((objective.name, objective.priority))
         return {key: tuple(sorted(priorities)) for key, priorities in found.items()}
-
-
-def _map(raw: Raw, name: str) -> Raw:
-    value = raw.get(name)
-    return value if isinstance(value, Mapping) else {}

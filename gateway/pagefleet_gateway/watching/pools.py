@@ -15,18 +15,15 @@ from dataclasses import dataclass, replace
 
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_gateway.bodies.fields import BodyError, document
-from pagefleet_gateway.cluster.objects import container_of, is_ready
+from pagefleet_gateway.cluster.objects import container_of, is_ready, map_of
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, State
 from pagefleet_gateway.picking.picker import Request
-from pagefleet_gateway.watching.objectives import Objectives
+from pagefleet_gateway.watching.objectives import POOL_GROUP, Name, Objectives, Raw, name_of
 
-GROUP, VERSION, PLURAL = "inference.networking.k8s.io", "v1", "inferencepools"
+GROUP, VERSION, PLURAL = POOL_GROUP, "v1", "inferencepools"
 REVISION = "pool"  # the only revision of a foreign pool
 MARK = "~"  # not allowed in names of objects, so such a service hides no other
 SERVICE_PATH = re.compile("^/([^/]+)/([^/]+)/v1/")
-
-Raw = Mapping[str, object]
-Name = tuple[str, str]  # namespace, name
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,8 @@ class Pool:
 
     def pods(self, raw: Raw) -> list[Pod]:
         """Return a pod's endpoints in the pool; none when it is not selected, has no address or has ended."""
-        metadata, status = _map(raw, "metadata"), _map(raw, "status")
-        labels, address = _map(metadata, "labels"), status.get("podIP")
+        metadata, status = map_of(raw, "metadata"), map_of(raw, "status")
+        labels, address = map_of(metadata, "labels"), status.get("podIP")
         if metadata.get("namespace") != self.namespace or any(labels.get(k) != v for k, v in self.labels):
             return []
         if not isinstance(address, str) or not address or status.get("phase") in ("Succeeded", "Failed"):
@@ -72,7 +69,7 @@ class Pool:
 
 def names(raw: Raw, picker: str) -> bool:
     """Whether a pool names the Service `picker` of its namespace as its picker."""
-    reference = _map(_map(raw, "spec"), "endpointPickerRef")
+    reference = map_of(map_of(raw, "spec"), "endpointPickerRef")
     return (
         reference.get("name") == picker and reference.get("kind", "Service") == "Service" and not reference.get("group")
     )
@@ -80,16 +77,16 @@ def names(raw: Raw, picker: str) -> bool:
 
 def service_of(raw: Raw) -> ServiceKey | None:
     """Return the InferenceService that a pool is; None for a foreign pool."""
-    service = _map(_map(_map(raw, "spec"), "selector"), "matchLabels").get(SERVICE_LABEL)
-    return (_name(raw)[0], service) if isinstance(service, str) else None
+    service = map_of(map_of(map_of(raw, "spec"), "selector"), "matchLabels").get(SERVICE_LABEL)
+    return (name_of(raw)[0], service) if isinstance(service, str) else None
 
 
 def pool_from(raw: Raw, picker: str) -> Pool | None:
     """Return a foreign pool that names the Service `picker` of its namespace as its picker; else None. Total."""
-    metadata, spec = _map(raw, "metadata"), _map(raw, "spec")
+    metadata, spec = map_of(raw, "metadata"), map_of(raw, "spec")
     if not names(raw, picker):
         return None
-    labels = {k: v for k, v in _map(_map(spec, "selector"), "matchLabels").items() if isinstance(v, str)}
+    labels = {k: v for k, v in map_of(map_of(spec, "selector"), "matchLabels").items() if isinstance(v, str)}
     listed = spec.get("targetPorts")
     numbers = (
         [entry.get("number") for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
@@ -109,8 +106,8 @@ def pool_from(raw: Raw, picker: str) -> Pool | None:
 
 def hostnames_of(raw: Raw) -> tuple[str, ...]:
     """Return the host names of an InferenceService's HTTPRoute."""
-    traffic = _map(_map(raw, "spec"), "traffic")
-    names = _map(traffic, "gatewayAPI").get("hostnames")
+    traffic = map_of(map_of(raw, "spec"), "traffic")
+    names = map_of(traffic, "gatewayAPI").get("hostnames")
     if traffic.get("provider") != "GatewayAPI" or not isinstance(names, list):
         return ()
     return tuple(name.lower() for name in names if isinstance(name, str))
@@ -144,24 +141,24 @@ class Pools:
         for pool in pools.values():
             self._upsert_pool(pool)
         ours = [raw for raw in items if names(raw, self._picker)]
-        self._own = {_name(raw): key for raw in ours if (key := service_of(raw)) is not None}
+        self._own = {name_of(raw): key for raw in ours if (key := service_of(raw)) is not None}
         self._prioritize()
 
     def put(self, raw: Raw) -> None:
         pool, key = pool_from(raw, self._picker), service_of(raw)
         if pool is None:
-            self._remove_pool(_name(raw))
+            self._remove_pool(name_of(raw))
         else:
             self._upsert_pool(pool)
         if key is not None and names(raw, self._picker):
-            self._own[_name(raw)] = key
+            self._own[name_of(raw)] = key
         else:
-            self._own.pop(_name(raw), None)
+            self._own.pop(name_of(raw), None)
         self._prioritize()
 
     def remove(self, raw: Raw) -> None:
-        self._remove_pool(_name(raw))
-        self._own.pop(_name(raw), None)
+        self._remove_pool(name_of(raw))
+        self._own.pop(name_of(raw), None)
         self._prioritize()
 
     def replace_objectives(self, items: Iterable[Raw]) -> None:
@@ -183,10 +180,10 @@ class Pools:
 
     def replace_pods(self, items: Iterable[Raw]) -> None:
         """Replace the pods of foreign pools. The caller then replaces the state's pods by a list that has `self.pods`."""
-        self._raw = {_uid(raw): raw for raw in items if SERVICE_LABEL not in _map(_map(raw, "metadata"), "labels")}
+        self._raw = {_uid(raw): raw for raw in items if SERVICE_LABEL not in map_of(map_of(raw, "metadata"), "labels")}
 
     def put_pod(self, raw: Raw) -> None:
-        if SERVICE_LABEL in _map(_map(raw, "metadata"), "labels"):
+        if SERVICE_LABEL in map_of(map_of(raw, "metadata"), "labels"):
             self.remove_pod(raw)
             return
         old, endpoints = self._raw.get(_uid(raw)), self._endpoints(raw)
@@ -275,15 +272,5 @@ def _model(body: bytes) -> str:
     return model if isinstance(model, str) else ""
 
 
-def _name(raw: Raw) -> Name:
-    metadata = _map(raw, "metadata")
-    return (str(metadata.get("namespace")), str(metadata.get("name")))
-
-
 def _uid(raw: Raw) -> str:
-    return str(_map(raw, "metadata").get("uid"))
-
-
-def _map(raw: Raw, name: str) -> Mapping[str, object]:
-    value = raw.get(name)
-    return value if isinstance(value, Mapping) else {}
+    return str(map_of(raw, "metadata").get("uid"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -54,10 +54,8 @@ def difference(before: Sequence[float], after: Sequence[float], q: float, seed: 
         return Difference(q, old, new, change, None, None, 1.0, Finding.UNKNOWN)
     source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
     times = max(MIN_RESAMPLES, min(RESAMPLES, DRAWS // (len(before) + len(after))))
-    ratios = sorted(_resampled(source, after, q) / _resampled(source, before, q) - 1 for _ in range(times))
-    tail = (1 - CONFIDENCE) / 2
-    low, high = ratios[math.floor(tail * times)], ratios[math.ceil((1 - tail) * times) - 1]
-    finding = Finding.SLOWER if low > 0 else Finding.FASTER if high < 0 else Finding.SAME
+    low, high = _interval([_resampled(source, after, q) / _resampled(source, before, q) - 1 for _ in range(times)])
+    finding = _finding(low, high, Finding.SLOWER, Finding.FASTER)
     return Difference(q, old, new, new / old - 1, low, high, _evidence(sorted(before), after, q), finding)
 
 
@@ -67,31 +65,20 @@ def difference_to(
     """A run against a quantile that a report states, whose 99 % interval is `bounds`: both intervals count, so it is a cautious one."""
     new = quantile(sorted(after), q)
     if old is None or new is None or bounds is None or min(old, *bounds) <= 0 or len(after) < needed(q):
-        return Difference(
-            q, old, new, new / old - 1 if old and new is not None else None, None, None, 1.0, Finding.UNKNOWN
-        )
+        change = new / old - 1 if old and new is not None else None
+        return Difference(q, old, new, change, None, None, 1.0, Finding.UNKNOWN)
     source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
     times = max(MIN_RESAMPLES, min(RESAMPLES, DRAWS // len(after)))
-    drawn = sorted(_resampled(source, after, q) for _ in range(times))
-    tail = (1 - CONFIDENCE) / 2
-    low = drawn[math.floor(tail * times)] / bounds[1] - 1
-    high = drawn[math.ceil((1 - tail) * times) - 1] / bounds[0] - 1
-    finding = Finding.SLOWER if low > 0 else Finding.FASTER if high < 0 else Finding.SAME
+    least, most = _interval([_resampled(source, after, q) for _ in range(times)])
+    low, high = least / bounds[1] - 1, most / bounds[0] - 1
+    finding = _finding(low, high, Finding.SLOWER, Finding.FASTER)
     return Difference(q, old, new, new / old - 1, low, high, 1.0, finding)
 
 
 def throughput_to(was: float, after: Run, seed: int = 0) -> Difference:
     """The output tokens per second against those that a report states, which are taken for exact."""
     pieces = _by_time(after)
-    now = _mean(pieces)
-    if was <= 0 or len(pieces) < MIN_PIECES:
-        return Difference(0.5, was or None, now or None, None, None, None, 1.0, Finding.UNKNOWN)
-    source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
-    ratios = sorted(_mean(_blocks(source, pieces)) / was - 1 for _ in range(MIN_RESAMPLES))
-    tail = (1 - CONFIDENCE) / 2
-    low, high = ratios[math.floor(tail * len(ratios))], ratios[math.ceil((1 - tail) * len(ratios)) - 1]
-    finding = Finding.MORE if low > 0 else Finding.LESS if high < 0 else Finding.SAME
-    return Difference(0.5, was, now, now / was - 1, low, high, 1.0, finding)
+    return _rates(was, _mean(pieces), len(pieces), lambda source: _mean(_blocks(source, pieces)) / was, seed)
 
 
 def throughput(before: Run, after: Run, seed: int = 0) -> Difference:
@@ -101,17 +88,30 @@ def throughput(before: Run, after: Run, seed: int = 0) -> Difference:
     neighbouring pieces are drawn, because a server that is behind stays behind for a while.
     """
     old, new = _by_time(before), _by_time(after)
-    was, now = _mean(old), _mean(new)
-    if was <= 0 or min(len(old), len(new)) < MIN_PIECES:
+
+    def ratio(source: random.Random) -> float:
+        return _mean(_blocks(source, new)) / max(_mean(_blocks(source, old)), 1e-9)
+
+    return _rates(_mean(old), _mean(new), min(len(old), len(new)), ratio, seed)
+
+
+def _rates(was: float, now: float, pieces: int, ratio: Callable[[random.Random], float], seed: int) -> Difference:
+    """Compare two rates. `ratio` draws their ratio from resamples of the `pieces` of time."""
+    if was <= 0 or pieces < MIN_PIECES:
         return Difference(0.5, was or None, now or None, None, None, None, 1.0, Finding.UNKNOWN)
     source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
-    ratios = sorted(
-        _mean(_blocks(source, new)) / max(_mean(_blocks(source, old)), 1e-9) - 1 for _ in range(MIN_RESAMPLES)
-    )
-    tail = (1 - CONFIDENCE) / 2
-    low, high = ratios[math.floor(tail * len(ratios))], ratios[math.ceil((1 - tail) * len(ratios)) - 1]
-    finding = Finding.MORE if low > 0 else Finding.LESS if high < 0 else Finding.SAME
-    return Difference(0.5, was, now, now / was - 1, low, high, 1.0, finding)
+    low, high = _interval([ratio(source) - 1 for _ in range(MIN_RESAMPLES)])
+    return Difference(0.5, was, now, now / was - 1, low, high, 1.0, _finding(low, high, Finding.MORE, Finding.LESS))
+
+
+def _interval(drawn: Sequence[float]) -> tuple[float, float]:
+    """The ends of the 99 % interval of what was drawn."""
+    ordered, tail = sorted(drawn), (1 - CONFIDENCE) / 2
+    return ordered[math.floor(tail * len(ordered))], ordered[math.ceil((1 - tail) * len(ordered)) - 1]
+
+
+def _finding(low: float, high: float, above: Finding, below: Finding) -> Finding:
+    return above if low > 0 else below if high < 0 else Finding.SAME
 
 
 def failures(before: tuple[int, int], after: tuple[int, int]) -> tuple[float, Finding]:

@@ -1,4 +1,4 @@
-"""KV events (spec.engine.kvCache.events): what an engine is told to publish and where, in vLLM's form. Pure.
+"""The flag, the ports and the variable of an engine that publishes KV events (spec.engine.kvCache.events), in vLLM's form. Pure.
 
 The topic is the one that llm-d's readers take apart: kv@POD@MODEL. The kubelet puts the pod's address in the place of $(POD_IP).
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pagefleet_contract.engine_options import EVENTS_FLAG
 from pagefleet_contract.names import KV_EVENTS_PORT, KV_REPLAY_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 
-FLAG, FIELD = "--kv-events-config", ("engine", "kvCache", "events")
+FLAG, FIELD = EVENTS_FLAG, ("engine", "kvCache", "events")
 
 
 def config(child: Child) -> str | None:

@@ -34,6 +34,7 @@ CALM_WINDOW_SECONDS, MAX_CALM_WINDOW_SECONDS = 900.0, 1700.0
 CLOSE = 0.02  # of a replica: a smaller lack does not justify another one
 NEARLY_LATE = 0.8  # of target.ttft: above it nothing shrinks
 IDLE_STORED_SECONDS = 60.0
+AT_MAXIMUM, COST_CEILING = "AtMaximum", "CostCeiling"  # reasons of a limit: the spec's, and the budget's
 MAX_STARTUP_SECONDS = 1800.0  # of a pod that has not become ready yet; a history is that long
 
 
@@ -41,7 +42,7 @@ MAX_STARTUP_SECONDS = 1800.0  # of a pod that has not become ready yet; a histor
 class Recommendation:
     """`replicas` are within the bounds. `message` gives the numbers behind a change, "" when nothing changes.
 
-    `limit` is the reason why there are fewer replicas than the load needs ("AtMaximum", "CostCeiling", "Refused") or why
+    `limit` is the reason why there are fewer replicas than the load needs (AT_MAXIMUM, COST_CEILING, "Refused") or why
     nothing may shrink ("SignalsMissing"), with `limit_message`; "" when nothing is in the way. `needed` is the need of
     the load in replicas, None when it is not known.
     """
@@ -220,7 +221,7 @@ def at_most(current: int, scaling: Scaling) -> tuple[str, str]:
     """The reason of a limit, and its message, of a load that needs more than the most replicas allowed."""
     most = scaling.capped or f"spec.scaling.max is {scaling.max}"
     message = f"the load needs more than {_replicas(current)}; {most}: raise it or reduce the load"
-    return ("CostCeiling" if scaling.capped else "AtMaximum"), message
+    return (COST_CEILING if scaling.capped else AT_MAXIMUM), message
 
 
 def _shrink(case: _Case, need: Demand, window: float) -> Recommendation:

@@ -74,7 +74,8 @@ def _met_lately(stable: Recommendation, observation: Observation, allowed: Scali
     Bursts that come again and again are one shortage: the condition does not change between them, and an alert can wait for it.
     """
     told = any(
-        one.type == "Scaling" and one.reason in ("AtMaximum", "CostCeiling") for one in observation.status.conditions
+        one.type == "Scaling" and one.reason in (autoscale.AT_MAXIMUM, autoscale.COST_CEILING)
+        for one in observation.status.conditions
     )
     if stable.limit or not told or stable.record.panic_since is None or stable.replicas < allowed.max:
         return None
