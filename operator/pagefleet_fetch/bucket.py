@@ -1,35 +1,62 @@
-"""Models of an S3-compatible store: AWS, MinIO, Ceph and others. The variables are those of AWS' own tools.
+"""Models of an S3-compatible store: AWS, MinIO, Ceph and others. obstore (Apache Arrow's object_store) lists, signs and reads; the
+variables are those of AWS' own tools.
 
-Source: https://docs.aws.amazon.com/AmazonS3/latest/API: ListObjectsV2 and GetObject. A file SHA256SUMS beside the model's (as sha256sum
-writes it) has their checksums. Without one only sizes are compared, because an ETag is no checksum of large or encrypted objects.
+A file SHA256SUMS beside the model's (as sha256sum writes it) has their checksums. Without one only sizes are compared, because an ETag is
+no checksum of large or encrypted objects.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import time
 from collections.abc import Iterator, Mapping
-from urllib.parse import quote, urlencode
-from xml.etree import ElementTree
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pagefleet_fetch import web
+import certifi
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
 from pagefleet_fetch.files import SOURCE, Fault, Interrupted, Model, RemoteFile, chosen
-from pagefleet_fetch.signing import Keys, signed
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import ClientConfig, RetryConfig, S3Config
 
 SCHEME = "s3://"
-ENV = "spec.engine.env"
+ENV, ACCOUNT = "spec.engine.env", "spec.pod.serviceAccountName"
 ENDPOINTS, REGIONS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
 ACCESS, SECRET, TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+# What EKS puts into the pods of a ServiceAccount with a role: a token for STS, or the address of its Pod Identity agent.
+ROLE, ROLE_TOKEN = "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"
+AGENT, AGENT_TOKEN = "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
 DEFAULT_REGION = "us-east-1"
 NAME = re.compile(r"[a-z0-9][-a-z0-9.]{1,61}[a-z0-9]")
 SUMS = "SHA256SUMS"
-MAX_LISTING, MAX_FILES = 16 << 20, 100_000
+MAX_SUMS, MAX_FILES, PAGE = 16 << 20, 100_000, 1000
+CHUNK = 64 << 10  # bytes; what is lost of a chunk when a connection breaks comes again
+CONNECT, READ = timedelta(seconds=10), timedelta(seconds=30)  # to connect, and without a byte
+NEVER = timedelta(days=30)  # how long a whole file may take; obstore has a limit of 30 s otherwise
+# The status of an answer is in obstore's words only.
+STATUS, WRONG_HOST = re.compile(r"status code: (\d{3})"), "redirect without LOCATION"
+PASSING = frozenset({408, 425, 429})
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who asks the store: in words, and as obstore's settings."""
+
+    named: str
+    config: S3Config
 
 
 class Bucket:
-    """The objects below one prefix of a bucket. `environment` has AWS' variables; without keys the bucket is asked anonymously. Raises
-    Fault for what cannot be."""
+    """The objects below one prefix of a bucket. `environment` has AWS' variables; without an identity the bucket is asked anonymously.
+    Raises Fault for what cannot be."""
 
     def __init__(self, uri: str, environment: Mapping[str, str]) -> None:
         self._uri = uri
@@ -38,17 +65,20 @@ class Bucket:
         if not NAME.fullmatch(self._bucket):
             raise Fault(SOURCE, f"{uri} must be s3://bucket[/prefix]")
         self._region = _first(environment, REGIONS) or DEFAULT_REGION
-        endpoint = _first(environment, ENDPOINTS).rstrip("/")
-        if endpoint and not endpoint.startswith(("https://", "http://")):
-            raise Fault(ENV, f"{ENDPOINTS[1]} must begin with https:// or http://")
-        hosted = not endpoint and "." not in self._bucket
-        host = f"https://{f'{self._bucket}.' if hosted else ''}s3.{self._region}.amazonaws.com"
-        self._root = f"{endpoint or host}{'' if hosted else f'/{self._bucket}'}"
-        access, secret = environment.get(ACCESS, ""), environment.get(SECRET, "")
-        if bool(access) is not bool(secret):
-            raise Fault(ENV, f"{ACCESS} and {SECRET} go together")
-        self._keys = Keys(access.strip(), secret.strip(), environment.get(TOKEN, "").strip()) if access else None
-        self._web = web.Web(self._root)
+        self._identity = identity(environment)
+        client: ClientConfig = {
+            "allow_http": True,  # of an endpoint in the cluster
+            "connect_timeout": CONNECT,
+            "read_timeout": READ,
+            "timeout": NEVER,
+            "root_certificate": Path(environment.get("SSL_CERT_FILE") or certifi.where()).read_bytes(),
+        }
+        retries: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(minutes=1)}
+        config = settings(self._bucket, self._region, environment) | self._identity.config
+        try:
+            self._store = S3Store(self._bucket, config=config, client_options=client, retry_config=retries)
+        except (BaseError, ValueError) as error:
+            raise Fault(ENV, f"{uri}: {error}") from error
 
     @property
     def folder(self) -> str:
@@ -71,96 +101,96 @@ class Bucket:
         return Model(hashlib.sha256(told.encode()).hexdigest()[:40], wanted)
 
     def read(self, file: RemoteFile, offset: int) -> Iterator[bytes]:
-        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        options: GetOptions = {}
+        if offset:
+            options["range"] = {"offset": offset}
         if file.version:  # another object of the name since the list was read
-            headers["If-Match"] = file.version
-        answer, url = self._get(self._prefix + file.name, "", headers)
-        skip = offset if answer.status == 200 else 0
-        for chunk in web.body(answer, url):
-            if skip >= len(chunk):
-                skip -= len(chunk)
-                continue
-            yield chunk[skip:] if skip else chunk
-            skip = 0
+            options["if_match"] = file.version
+        with self._told(f"{self._uri}: {file.name}"):
+            answer = obstore.get(self._store, self._prefix + file.name, options=options)
+            yield from answer.stream(CHUNK)
 
     def _objects(self) -> Iterator[tuple[str, int, str]]:
         """Name below the prefix, size and ETag of every object."""
-        more, number = "", 0
-        while True:
-            query = {"list-type": "2", "prefix": self._prefix, **({"continuation-token": more} if more else {})}
-            answer, url = self._get("", urlencode(sorted(query.items()), quote_via=quote), {})
-            names, more = listed(_read(answer, url))
-            for name, size, etag in names:
-                number += 1
-                if number > MAX_FILES:
-                    raise Fault(
-                        SOURCE, f"{self._uri} has more than {MAX_FILES} objects: give it the prefix of one model"
-                    )
-                if name.startswith(self._prefix) and not name.endswith("/"):
-                    yield name.removeprefix(self._prefix), size, etag
-            if not more:
-                return
+        number = 0
+        with self._told(self._uri):
+            for page in obstore.list(self._store, self._prefix.rstrip("/") or None, chunk_size=PAGE):
+                if (number := number + len(page)) > MAX_FILES:
+                    message = f"{self._uri} has more than {MAX_FILES} objects: give it the prefix of one model"
+                    raise Fault(SOURCE, message)
+                for one in page:
+                    if one["path"].startswith(self._prefix):
+                        yield one["path"].removeprefix(self._prefix), one["size"], one["e_tag"] or ""
 
     def _sums(self) -> dict[str, str]:
-        answer, url = self._get(self._prefix + SUMS, "", {})
-        return checksums(_read(answer, url).decode(errors="replace"))
+        content = bytearray()
+        for chunk in self.read(RemoteFile(SUMS, 0), 0):
+            content += chunk
+            if len(content) > MAX_SUMS:
+                raise Fault(SOURCE, f"{self._uri}: {SUMS} has more than {MAX_SUMS >> 20} MiB")
+        return checksums(content.decode(errors="replace"))
 
-    def _get(self, key: str, query: str, headers: Mapping[str, str]) -> tuple[web.Response, str]:
-        url = f"{self._root}/{quote(key, safe='-_.~/')}{f'?{query}' if query else ''}"
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        sent = signed(url, headers, self._keys, self._region, stamp) if self._keys else dict(headers)
-        answer = self._web.get(url, sent)
-        if answer.status in (200, 206):
-            return answer, url
-        answer.close()
-        what = f"{self._uri}: {key.removeprefix(self._prefix)}" if key else self._uri
-        match answer.status:
-            case 401 | 403:
-                hint = "" if self._keys else f"; {ENV} has no {ACCESS}"
-                raise Fault(
-                    SOURCE, f"{what}: the store answers {answer.status}: these credentials may not read it{hint}"
-                )
-            case 404:
-                raise Fault(SOURCE, f"{what}: the store has no such bucket or object (404)")
-            case 412:
-                raise Interrupted(f"{what} was replaced while it was read")
-            case status:
-                raise Fault(SOURCE, f"{what}: the store answers {status}; is {REGIONS[0]} right ({self._region})?")
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Turns obstore's errors into Fault and Interrupted."""
+        try:
+            yield
+        except (BaseError, FileNotFoundError) as error:
+            line = str(error).strip().partition("\n")[0].removeprefix("Generic S3 error: ")[:600]
+            status = int(found[1]) if (found := STATUS.search(line)) else 0
+            match status:
+                case 401 | 403:
+                    raise Fault(SOURCE, f"{what}: {self._identity.named} may not read it: {line}") from error
+                case 404:
+                    raise Fault(SOURCE, f"{what}: the store has no such bucket or object (404)") from error
+                case 412:
+                    raise Interrupted(f"{what} was replaced while it was read") from error
+                case _ if WRONG_HOST in line or (status // 100 == 4 and status not in PASSING):
+                    hint = f"is {REGIONS[0]} right ({self._region})?"
+                    raise Fault(SOURCE, f"{what}: asked with {self._identity.named}, {hint} {line}") from error
+                case _:
+                    raise Interrupted(f"{what}: {line}") from error
 
 
-def listed(document: bytes) -> tuple[list[tuple[str, int, str]], str]:
-    """Key, size and ETag of the objects of a ListBucketResult, and the token for more, "" at the end. Raises Interrupted."""
-    try:
-        root = ElementTree.fromstring(document)  # noqa: S314 - the pod's own source; expat bounds the expansion of entities
-        found = [
-            (_text(one, "Key"), int(_text(one, "Size")), _text(one, "ETag")) for one in root.iterfind("{*}Contents")
-        ]
-        more = _text(root, "NextContinuationToken") if root.findtext("{*}IsTruncated") == "true" else ""
-    except (ElementTree.ParseError, ValueError) as error:
-        raise Interrupted("the store answers with what is no list of objects") from error
-    return found, more
+def identity(environment: Mapping[str, str]) -> Identity:
+    """The first in AWS' order that the pod has. A node's own identity is not the pod's, and is never asked for. Raises Fault for half
+    a pair of keys."""
+    given = {name: value.strip() for name, value in environment.items() if value.strip()}
+    if (ACCESS in given) is not (SECRET in given):
+        raise Fault(ENV, f"{ACCESS} and {SECRET} go together")
+    if ACCESS in given:
+        keys: S3Config = {"access_key_id": given[ACCESS], "secret_access_key": given[SECRET]}
+        return Identity(f"the keys of {ENV}", keys | ({"session_token": given[TOKEN]} if TOKEN in given else {}))
+    if ROLE in given and ROLE_TOKEN in given:
+        return Identity(
+            f"the role {given[ROLE]} of the pod's ServiceAccount",
+            {"role_arn": given[ROLE], "web_identity_token_file": given[ROLE_TOKEN]},
+        )
+    if AGENT in given and AGENT_TOKEN in given:
+        return Identity(
+            "the pod identity of the pod's ServiceAccount",
+            {"container_credentials_full_uri": given[AGENT], "container_authorization_token_file": given[AGENT_TOKEN]},
+        )
+    nobody = f"{ENV} has no {ACCESS}, and {ACCOUNT} names no account with a role"
+    return Identity(f"a request without a signature ({nobody})", {"skip_signature": True})
+
+
+def settings(bucket: str, region: str, environment: Mapping[str, str]) -> S3Config:
+    """obstore's settings of the bucket's address: the host's name is the one that AWS prefers, and that of an endpoint stays as it is.
+    Raises Fault."""
+    endpoint = _first(environment, ENDPOINTS).rstrip("/")
+    if endpoint and not endpoint.startswith(("https://", "http://")):
+        raise Fault(ENV, f"{ENDPOINTS[1]} must begin with https:// or http://")
+    if endpoint:
+        return {"region": region, "aws_endpoint_url_s3": endpoint}
+    # A certificate for *.s3.REGION.amazonaws.com does not cover a name with dots.
+    return {"region": region, "virtual_hosted_style_request": "." not in bucket}
 
 
 def checksums(text: str) -> dict[str, str]:
     """SHA-256 by name, of sha256sum's output."""
     lines = re.findall(r"^([0-9a-f]{64}) [ *](?:\./)?(.+)$", text, re.MULTILINE)
     return {name.strip(): digest for digest, name in lines}
-
-
-def _text(element: ElementTree.Element, name: str) -> str:
-    text = element.findtext(f"{{*}}{name}")
-    if text is None:
-        raise ValueError(f"no {name}")
-    return text
-
-
-def _read(answer: web.Response, url: str) -> bytes:
-    content = bytearray()
-    for chunk in web.body(answer, url):
-        content += chunk
-        if len(content) > MAX_LISTING:
-            raise Fault(SOURCE, "the store answers with a list that is too long")
-    return bytes(content)
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:

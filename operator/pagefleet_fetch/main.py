@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,15 +58,23 @@ def run() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_AGAIN))
     meter = progress.Meter()
     progress.serve(meter, arguments.port)
+    for name in [name for name, value in os.environ.items() if not value.strip()]:
+        del os.environ[name]  # empty is none, as for AWS' own tools
     try:
-        for name, uri in arguments.models:
-            link(arguments.into / name, fetched(uri, Cache(arguments.cache), meter, arguments.cache_size))
+        # The signal's handler runs in the main thread, which must not wait inside of a library that is no Python.
+        with ThreadPoolExecutor(1) as worker:
+            worker.submit(_link_all, arguments, meter).result()
     except Fault as fault:
         sys.exit(_explain(fault.field, fault.message, CONFIGURATION_EXIT))
     except Interrupted as error:
         sys.exit(_explain(SOURCE, f"{error}; what has arrived is kept", EXIT_AGAIN))
     except OSError as error:
         sys.exit(_explain("spec.model.cache", f"the volume cannot be written: {error}", EXIT_AGAIN))
+
+
+def _link_all(arguments: argparse.Namespace, meter: progress.Meter) -> None:
+    for name, uri in arguments.models:
+        link(arguments.into / name, fetched(uri, Cache(arguments.cache), meter, arguments.cache_size))
 
 
 def fetched(uri: str, models: Cache, meter: progress.Meter, size: int | None) -> Path:

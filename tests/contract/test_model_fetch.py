@@ -4,27 +4,17 @@ engine reads the result."""
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support import model_fetching
 from support.engine.api_process import free_port
-from support.golden_manifests import child_of, spec_of
 from support.model_hub import COMMIT, Hub, served
 
 from pagefleet_contract.model_fetch import EXIT_AGAIN
 from pagefleet_engine.model.checkpoint.source import Format, resolve
-from pagefleet_operator.domain.manifests.model_fetch import container
-from pagefleet_operator.domain.status.observation import FetchReading
-from pagefleet_operator.kube.readings import fault
-from pagefleet_operator.metrics.engine_readings import parse_fetch
 
 NAME = "example/tiny"
 URI = f"hf://{NAME}"
@@ -53,78 +43,12 @@ def hub() -> Iterator[Hub]:
         yield one
 
 
-class Fetching:
-    """Starts of the container that the operator writes, with one cache and one folder of links."""
+class Fetching(model_fetching.Fetching):
+    """Starts that fetch from the hub."""
 
     def __init__(self, hub: Hub, folder: Path) -> None:
-        self.hub, self.folder, self.port = hub, folder, free_port()
-        self.termination = folder / "termination"
-        self.environment: dict[str, str] = {"HF_ENDPOINT": hub.endpoint}
-
-    def command(self, uri: str = URI) -> list[str]:
-        spec = spec_of("minimal")
-        spec["model"] = {**spec["model"], "source": uri}
-        amounts = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
-        written = container(child_of(spec), "1.2.3", amounts, [])
-        assert written is not None
-        own = {"--cache": self.folder / "cache", "--into": self.folder / "models", "--port": self.port}
-        args = [f"{flag}={own.get(flag, value)}" for flag, _, value in (one.partition("=") for one in written["args"])]
-        return [sys.executable, "-m", "pagefleet_fetch.main", *args]
-
-    @contextmanager
-    def started(self, uri: str = URI) -> Iterator[subprocess.Popen[str]]:
-        self.termination.unlink(missing_ok=True)
-        told = {"PAGEFLEET_TERMINATION_LOG": str(self.termination), **self.environment}
-        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH")}
-        process = subprocess.Popen(
-            self.command(uri), env={**kept, **told}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
-
-    def run(self, uri: str = URI) -> tuple[int, str]:
-        """Its exit status and output."""
-        with self.started(uri) as process:
-            output, _ = process.communicate(timeout=300)
-            return process.returncode, output
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "models" / NAME.replace("/", "--")
-
-    def present(self) -> dict[str, bytes]:
-        """The model's files by name."""
-        found = [path for path in self.model.rglob("*") if path.is_file() and not path.name.startswith(".")]
-        return {str(path.relative_to(self.model)): path.read_bytes() for path in found}
-
-    def reading(self) -> FetchReading | None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-                return parse_fetch(answer.read().decode())
-        except OSError:
-            return None
-
-    def read_until(self, fetched: int) -> FetchReading:
-        """The first reading with so many bytes."""
-        end = time.monotonic() + 300
-        while time.monotonic() < end:
-            if (reading := self.reading()) is not None and reading.fetched >= fetched:
-                return reading
-            time.sleep(0.05)
-        raise TimeoutError(f"fewer than {fetched} bytes after five minutes")
-
-    def told(self, status: int) -> tuple[str, str, str]:
-        """Reason, field and message that the operator makes of the container's end."""
-        ended = {"exitCode": status, "message": self.termination.read_text()}
-        waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
-        found = fault(
-            {"initContainerStatuses": [{"name": "fetch", "state": waiting, "lastState": {"terminated": ended}}]}
-        )
-        assert found is not None
-        return found.reason, found.field, found.message
+        super().__init__(folder, URI, {"HF_ENDPOINT": hub.endpoint})
+        self.hub = hub
 
 
 @pytest.fixture
