@@ -1,6 +1,6 @@
 """Protects replicas of several nodes on a real API server, with the schema of LeaderWorkerSet: without the kind a condition
 names it and nothing is made; with it groups are owned, counted, repaired, rolled out, drained and taken away as Deployments
-are; the gateway meets leaders only."""
+are; a group that a gang scheduler holds is named and nothing is written against its admission; the gateway meets leaders only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 import pytest_asyncio
 from support.cluster.leader_worker_sets import GROUP, LABEL, PLURAL, Controller, crd
 from support.cluster.plane import Plane
-from support.cluster.services import NAMESPACE, audited, service, settled
+from support.cluster.services import NAMESPACE, audited, decided_more, service, settled
+from support.cluster.status_node import NAME as STATUS_NODE
 
 from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.holding.holding import Holding
@@ -25,7 +26,7 @@ from pagefleet_gateway.watching.kube import ClusterWatch
 from pagefleet_local.fleet.kubectl import Document, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
-NAME = "wide"
+NAME, QUEUED = "wide", "queued"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SETS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -36,7 +37,7 @@ async def controller(plane: Plane) -> AsyncIterator[None]:
     """Other tests' cluster has no such kind."""
     running = asyncio.create_task(Controller(plane.api).run())
     yield
-    await plane.kubectl.run("delete", "isvc", NAME, "-n", NAMESPACE, "--ignore-not-found")
+    await plane.kubectl.run("delete", "isvc", NAME, QUEUED, "-n", NAMESPACE, "--ignore-not-found")
     await until(lambda: none(plane), timeout=90, what="the service's pods are gone")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -169,6 +170,83 @@ async def test_a_canary_of_groups_takes_over_and_the_old_ones_drain(plane: Plane
     await until(drained, timeout=60, what="the old LeaderWorkerSet is gone")
     last = [e["objectRef"]["resource"] for e in audited(plane, ("delete",)) if before in e["objectRef"].get("name", "")]
     assert last[-1] == PLURAL, "the kind by which the operator knows of remaining objects goes last"
+
+
+def queued() -> Document:
+    """A service whose groups Kueue admits. Its pods are of a scheduler that is not there, so that only an admission gives them nodes."""
+    document = wide()
+    document["metadata"]["name"] = QUEUED
+    document["spec"]["pod"] = {
+        "labels": {"kueue.x-k8s.io/queue-name": "serving"},
+        "annotations": {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"},
+        "schedulerName": "nobody",
+    }
+    return document
+
+
+async def group(plane: Plane) -> dict[str, Document]:
+    return {name: item for name, item in (await members(plane)).items() if name.startswith(f"{QUEUED}-")}
+
+
+async def gate(plane: Plane, pod: Document) -> None:
+    """Write what the API server writes of a pod with scheduling gates (servers before 1.26 have none)."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"}
+    pod["status"]["conditions"] = [condition]
+    await plane.api.replace(f"{PODS}/{pod['metadata']['name']}/status", pod)
+
+
+async def admit(plane: Plane, pod: Document) -> None:
+    """Remove the gate as Kueue does, and bind the pod as a scheduler does."""
+    path = f"{PODS}/{pod['metadata']['name']}"
+    if pod["spec"].pop("schedulingGates", None):
+        await plane.api.replace(path, pod)
+    target = {"apiVersion": "v1", "kind": "Node", "name": STATUS_NODE}
+    name = {"name": pod["metadata"]["name"]}
+    await plane.api.create(
+        f"{path}/binding", {"apiVersion": "v1", "kind": "Binding", "metadata": name, "target": target}
+    )
+
+
+async def test_a_group_that_waits_for_its_admission_is_named_and_serves_when_it_is_admitted(plane: Plane) -> None:
+    await plane.kubectl.apply(queued())
+
+    async def made() -> bool:
+        return len(await group(plane)) == 2
+
+    await until(made, timeout=40, what="leader and worker are made")
+    for pod in (await group(plane)).values():
+        await gate(plane, pod)
+    state = await settled(plane, QUEUED, "it is told", lambda v: condition_of(v, "Degraded")[0] == "SchedulingGated")
+    assert "waits for its admission: " in condition_of(state, "Degraded")[1]
+
+    (live,) = [one for one in (await plane.api.get(SETS))["items"] if one["metadata"]["name"].startswith(f"{QUEUED}-")]
+    template = live["spec"]["leaderWorkerTemplate"]
+    both = [template[f"{role}Template"] for role in ("leader", "worker")]
+    for metadata in (live["metadata"], *(one["metadata"] for one in both)):
+        assert queued()["spec"]["pod"]["labels"].items() <= metadata["labels"].items()
+        assert queued()["spec"]["pod"]["annotations"].items() <= metadata["annotations"].items()
+    # What gang schedulers read of it: how many pods are a group, and that none waits for another to be Ready.
+    assert (template["size"], live["spec"]["startupPolicy"]) == (2, "LeaderCreated")
+
+    for one in both:  # as Kueue's webhook has it
+        one["metadata"]["annotations"]["kueue.x-k8s.io/pod-suspending-parent"] = (
+            "leaderworkerset.x-k8s.io/leaderworkerset"
+        )
+        one["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-serving"] = "true"
+    await plane.api.replace(f"{SETS}/{live['metadata']['name']}", live)
+
+    def writes() -> int:
+        return sum(event["objectRef"].get("name") == live["metadata"]["name"] for event in audited(plane))
+
+    before = writes()
+    await decided_more(plane, QUEUED)
+    assert writes() == before
+
+    for pod in (await group(plane)).values():
+        await admit(plane, pod)
+    state = await settled(plane, QUEUED, "it is Ready", lambda v: v.is_true("Ready"))
+    assert condition_of(state, "Degraded")[0] == "AsExpected"
+    await plane.kubectl.run("delete", "isvc", QUEUED, "-n", NAMESPACE)
 
 
 async def test_groups_go_with_their_service(plane: Plane) -> None:

@@ -71,6 +71,36 @@ ENGINE_EXAMPLES = (
     ),
     *(
         Example(
+            "spec.pod",
+            "would make one group of the pods of all replicas and revisions",
+            {f"pod.{kind}": {f"kueue.x-k8s.io/{name}": "2", "team": "a"}},
+            {"pod.labels": {"kueue.x-k8s.io/queue-name": "serving", "team": "a"}, "pod.annotations": {"a": "b"}},
+        )
+        for kind, name in (
+            ("labels", "pod-group-name"),
+            ("annotations", "pod-group-name"),
+            ("annotations", "pod-group-total-count"),
+        )
+    ),
+    *(
+        Example(
+            "spec.pod",
+            "would make one group of the pods of all replicas; with spec.engine.nodes above 1",
+            {**NODES, f"pod.{kind}": {name: "a"}},
+            accepted,
+        )
+        for kind, name in (
+            ("labels", "scheduling.x-k8s.io/pod-group"),
+            ("annotations", "scheduling.k8s.io/group-name"),
+            ("annotations", "scheduling.volcano.sh/group-name"),
+        )
+        for accepted in (
+            {f"pod.{kind}": {name: "a"}},
+            {**NODES, "pod.labels": {"team": "a"}, "pod.annotations": {"scheduling.volcano.sh/queue-name": "serving"}},
+        )
+    ),
+    *(
+        Example(
             "spec.pod.resourceClaims",
             "each entry needs resourceClaimName or resourceClaimTemplateName",
             {"pod.resourceClaims": [*CLAIMS, {"name": "a", **refused}]},

@@ -9,7 +9,7 @@ from typing import Any
 
 from pagefleet_contract.names import WORKER_LABEL
 from pagefleet_operator.domain.status.observation import PodFault, PodReading
-from pagefleet_operator.kube.readings import fault, revision_of
+from pagefleet_operator.kube.readings import fault, gates, revision_of
 
 # https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/
 GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-index"  # the same on all pods of a group
@@ -35,7 +35,7 @@ def with_fault_of_workers(
         return leader
     members = [worker for worker in workers if _group(worker) == group]
     for worker in members:
-        if (cause := fault(worker.get("status") or {})) is not None:
+        if (cause := fault(worker.get("status") or {}, gates(worker))) is not None:
             return replace(leader, fault=replace(cause, message=f"{worker['metadata']['name']}: {cause.message}"))
     size = str((item["metadata"].get("annotations") or {}).get(SIZE_ANNOTATION, ""))
     if size.isdigit() and 1 + len(members) < int(size) and now - leader.created > CREATING_SECONDS:

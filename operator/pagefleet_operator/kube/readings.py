@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from pagefleet_operator.domain.status.observation import (
 
 CONFIGURATION_EXIT = 78
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+# The reason of Kubernetes for a pod that has scheduling gates; Kueue's gate, and the field that puts a pod into its queue.
+GATED, KUEUE_GATE, QUEUED_BY = "SchedulingGated", "kueue.x-k8s.io/admission", "spec.pod.labels"
 FIELD_REASONS = {"spec.model.source": "ModelNotFound"}
 
 
@@ -116,7 +118,7 @@ def pod(item: Mapping[str, Any]) -> PodReading:
         terminating="deletionTimestamp" in metadata,
         created=seconds(metadata["creationTimestamp"]),
         ready_since=seconds(ready["lastTransitionTime"]) if ready and is_ready else None,
-        fault=None if is_ready else fault(status),
+        fault=None if is_ready else fault(status, gates(item)),
         fetching=not is_ready and any("running" in (one.get("state") or {}) for one in _fetching(status)),
     )
 
@@ -126,11 +128,16 @@ def _fetching(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in status.get("initContainerStatuses") or () if one.get("name") == CONTAINER]
 
 
-def fault(status: Mapping[str, Any]) -> PodFault | None:
-    """Why a pod cannot run; None when its status gives no reason."""
+def gates(item: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a pod's scheduling gates, which somebody has to remove before a node is looked for."""
+    return tuple(str(gate.get("name", "")) for gate in (item.get("spec") or {}).get("schedulingGates") or ())
+
+
+def fault(status: Mapping[str, Any], gates: Sequence[str] = ()) -> PodFault | None:
+    """Why a pod cannot run; None when its status gives no reason. `gates` are its scheduling gates."""
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return PodFault("Unschedulable", condition.get("message", "no node fits"), "spec.resources")
+            return _placeless(condition, gates)
     for container in _fetching(status):
         if failed := _fetch_fault(container):
             return failed
@@ -147,6 +154,16 @@ def fault(status: Mapping[str, Any]) -> PodFault | None:
         if waiting.get("reason") == "CreateContainerConfigError":
             return PodFault("CreateContainerConfigError", waiting.get("message", ""), "spec.engine")
     return None
+
+
+def _placeless(condition: Mapping[str, Any], gates: Sequence[str]) -> PodFault:
+    """Why a pod has no node, of its condition PodScheduled."""
+    if condition.get("reason") != GATED:
+        return PodFault("Unschedulable", condition.get("message", "no node fits"), "spec.resources")
+    message = f"waits for its admission: {', '.join(gates) or condition.get('message', 'it has scheduling gates')}"
+    if KUEUE_GATE not in gates:
+        return PodFault(GATED, message)
+    return PodFault(GATED, f"{message}; `kubectl get workloads.kueue.x-k8s.io` shows what Kueue waits for", QUEUED_BY)
 
 
 def _fetch_fault(container: Mapping[str, Any]) -> PodFault | None:

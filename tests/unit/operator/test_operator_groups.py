@@ -1,8 +1,9 @@
 """Protects replicas of several nodes: who may have them, what is said where LeaderWorkerSets are not served, that scaling
-and cost count groups, that a worker's fault is told, and that no request meets a worker."""
+and cost count groups, that a worker's fault and a wait for admission are told, and that no request meets a worker."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from support.virtual.cluster import Cluster
 from pagefleet_contract.names import ENGINE_POD_SELECTOR
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import revision_spec
+from pagefleet_operator.domain.cost.spending import billed
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.runtimes.catalog import node_launch_of
 from pagefleet_operator.domain.runtimes.node import Node
 from pagefleet_operator.domain.scaling.deletion_cost import costs
+from pagefleet_operator.domain.scaling.load import totals
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
 from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
 from pagefleet_operator.kube import group_members, leader_worker_sets, readings
@@ -223,3 +226,32 @@ def test_leader_worker_sets_are_asked_for_only_where_there_may_be_any(
     spec: dict[str, Any], status: dict[str, Any], labels: dict[str, str], expected: bool
 ) -> None:
     assert leader_worker_sets.needed(spec, status, (), [{"metadata": {"labels": labels}}]) == expected
+
+
+GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "blocked by its gates"}
+KUEUE = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+
+
+def test_a_group_that_waits_for_its_admission_names_who_holds_it() -> None:
+    leader = pod("a-0", "0", {"pagefleet.io/service": "a"}, conditions=[GATED]) | {"spec": KUEUE}
+    found = readings.pod(leader).fault
+    assert found is not None
+    assert (found.reason, found.field) == ("SchedulingGated", "spec.pod.labels")
+    assert found.message.startswith("waits for its admission: kueue.x-k8s.io/admission; `kubectl get workloads.kueue")
+    other = leader | {"spec": {"schedulingGates": [{"name": "example.com/budget"}]}}
+    expected = PodFault("SchedulingGated", "waits for its admission: example.com/budget")
+    assert readings.pod(other).fault == expected
+    waiting = replace(readings.pod(leader), fault=None)
+    worker = pod("a-0-1", "0", {"pagefleet.io/worker-of": "a"}, conditions=[GATED]) | {"spec": KUEUE}
+    told = group_members.with_fault_of_workers(waiting, leader, [worker], NOW).fault
+    assert told is not None
+    assert told.message.startswith("a-0-1: waits for its admission")
+
+
+def test_pods_that_wait_for_their_admission_hold_no_accelerators_and_are_not_asked_for_again() -> None:
+    serving = PodReading("a-0", True, False, NOW, NOW)
+    fault = PodFault("SchedulingGated", "waits for its admission: kueue.x-k8s.io/admission")
+    reading = RevisionReading("a", 2, (serving, PodReading("a-1", False, False, NOW, None, fault=fault)))
+    counted = totals(reading, NOW)
+    assert (counted.starting, counted.stuck, counted.refused) == (1, 1, fault.message)
+    assert billed(reading) == 1

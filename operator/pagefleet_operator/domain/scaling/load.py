@@ -47,7 +47,7 @@ def totals(reading: RevisionReading, now: float) -> Totals:
     if latest.silent:
         hung = _hung(reading, latest)
         latest = sample(reading, now, hung)
-    stuck = [pod for pod in starting if pod.fault is not None and pod.fault.reason == "Unschedulable"]
+    stuck = [pod for pod in starting if pod.fault is not None and pod.fault.is_placeless]
     return Totals(
         latest=latest,
         starting=len(starting),

@@ -26,12 +26,17 @@ class PodFault:
     """The cause that keeps a pod from running, from its container's state or from the scheduler.
 
     `field` is the spec field that the user must fix ("spec.model.source"), or "" when it is not known.
-    `reason` is CamelCase ("ModelNotFound", "CrashLoopBackOff", "Unschedulable", "ImagePullBackOff").
+    `reason` is CamelCase ("ModelNotFound", "CrashLoopBackOff", "Unschedulable", "SchedulingGated", "ImagePullBackOff").
     """
 
     reason: str
     message: str
     field: str = ""
+
+    @property
+    def is_placeless(self) -> bool:
+        """Whether the pod has no node and so no accelerators: no node fits, or it waits for its admission."""
+        return self.reason in ("Unschedulable", "SchedulingGated")
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.spec.rules.rule import Rule, given
+from collections.abc import Iterable
+
+from pagefleet_operator.domain.spec.rules.rule import Rule, given, listed
 
 SPREAD = "self.topologySpreadConstraints"
 # In CEL: whether the spec has accelerators, and whether any of them come from a claim.
 ACCELERATED = given("resources.accelerator")
 CLAIMED = f"{given('pod.resourceClaims')} && self.pod.resourceClaims.exists(c, has(c.accelerators) && c.accelerators)"
+
+# Names by which gang schedulers know the pods of one group. The same template makes the pods of every replica.
+KUEUE_GROUP = ("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count")
+OTHER_GROUPS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "scheduling.x-k8s.io/pod-group")
+
+
+def named(names: Iterable[str], of: str) -> str:
+    """In CEL: whether the labels or annotations of a `spec.pod` have one of the names. `of` is that pod."""
+    return " || ".join(
+        f"(has({of}.{kind}) && {of}.{kind}.exists(n, n in {listed(names)}))" for kind in ("labels", "annotations")
+    )
+
 
 POD_RULES = (
     Rule(
@@ -41,6 +55,20 @@ POD_RULES = (
         "spec.pod.priorityClassName",
         "!has(self.priorityClassName) || !self.priorityClassName.startsWith('system-')",
         "system-cluster-critical and system-node-critical are for the cluster's own pods; use a class of your own",
+    ),
+    Rule(
+        ("pod",),
+        "spec.pod",
+        f"!({named(KUEUE_GROUP, 'self')})",
+        f"{' and '.join(KUEUE_GROUP)} would make one group of the pods of all replicas and revisions, of which Kueue deletes those "
+        "beyond the count; give the label kueue.x-k8s.io/queue-name, and Kueue makes a group of each replica",
+    ),
+    Rule(
+        (),
+        "spec.pod",
+        f"!({given('engine.nodes')} && self.engine.nodes > 1 && has(self.pod)) || !({named(OTHER_GROUPS, 'self.pod')})",
+        f"{', '.join(OTHER_GROUPS)} would make one group of the pods of all replicas; with spec.engine.nodes above 1 LeaderWorkerSet "
+        "names a group for each replica",
     ),
     Rule(
         ("pod",),
