@@ -40,7 +40,7 @@ CONDITION = record(
     "A condition, as in metav1.",
     {
         "type": text(
-            "Ready, Progressing, Analysed, RolledBack, Regressed, Guarded, Scaling, Degraded; where they apply SLOMet, WithinBudget, RouteAccepted and others."
+            "Ready, Progressing, Analysed, RolledBack, Regressed, Guarded, Scaling, Degraded; where they apply SLOMet, WithinBudget, CapacityAsPlanned, RouteAccepted and others."
         ),
         "status": text("Whether the condition holds: True, False or Unknown.", longest=16),
         "reason": text("The reason for the status in one CamelCase word."),
@@ -109,6 +109,7 @@ STATUS = record(
             },
             **OPEN,
         ),
+        "capacityPlan": _object("The numbers of spec.capacityPlan beside what is measured of each revision in use."),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
         "selector": text("The label selector of the pods, for the scale subresource.", longest=1024),
     },

@@ -135,6 +135,7 @@ class Gatherer:
         in_use = bool(status.canary) or status.rollout.phase is Phase.WATCHING
         watched = isinstance(parsed, Spec) and parsed.rollout.watch_limits is not None
         promised = isinstance(parsed, Spec) and bool(parsed.slo.objectives)
+        planned = isinstance(parsed, Spec) and parsed.capacity_plan is not None
         judged = in_use and not urgent
         account = self._accounts.open((namespace, name), len(pods.engines))
         if not in_use:
@@ -145,7 +146,7 @@ class Gatherer:
             asyncio.gather(*(self._read(item, pods.workers, urgent, account) for item in pods.replicas)),
             asyncio.gather(*(self._spare(item, urgent, account) for item in pods.spares)),
             self._slices((namespace, name), account if routed else None, status.slo, judged=judged)
-            if judged or ((watched or promised or _scales_by_load(raw)) and not urgent)
+            if judged or ((watched or promised or planned or _scales_by_load(raw)) and not urgent)
             else _none(),
             self._measure.read(parsed.rollout, pods.engines, status, (namespace, name), account)
             if judged and isinstance(parsed, Spec)

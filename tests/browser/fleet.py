@@ -10,8 +10,11 @@ from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
 from pagefleet_operator.domain.status.status import (
+    AssumptionRecord,
+    CapacityPlanRecord,
     Condition,
     DecisionRecord,
+    Finding,
     ObjectiveRecord,
     Phase,
     RevisionRecord,
@@ -27,6 +30,23 @@ STABLE, CANARY = "5f6c9d7b4", "c41b8e02f"
 OBJECTIVES = (
     ObjectiveRecord("chat", "chat/ttft<=2/", "95% of ttft within 2 s", 120_000, 1_620, 0.73, 1.4, 1_800_500_000.0),
     ObjectiveRecord("up", "up/errors/", "at most 0.1% of requests fail", 120_000, 134, -0.12, 0.2),
+)
+CAPACITY_PLAN = (
+    AssumptionRecord(
+        "perRequest.kvTokens", STABLE, 1200.0, Finding.HOLDS, 1150.0, 1120.0, 1180.0, 1_800_000_000.0, Finding.HOLDS
+    ),
+    AssumptionRecord(
+        "perReplica.outputTokensPerSecond",
+        CANARY,
+        1500.0,
+        Finding.BELOW,
+        640.0,
+        620.0,
+        660.0,
+        1_800_000_000.0,
+        Finding.BELOW,
+    ),
+    AssumptionRecord("perRequest.outputTokens", CANARY, 250.0),
 )
 OWNER = {"team": "chat-platform", "contact": "#chat-oncall", "runbook": "https://wiki.example/chat"}
 
@@ -95,6 +115,7 @@ def rollout(now: float, at: float = 1.0) -> Status:
         ),
         conditions=(ready,),
         slo=SLORecord(now, now, 30 * 86400.0, "-12.0%", OBJECTIVES),
+        capacity_plan=CapacityPlanRecord(now, 0.15, CAPACITY_PLAN),
         decisions=(
             DecisionRecord(now - 3600, "ScaledUp", "replicas 6 to 8: 41 requests wait, 12 % of KV pages are free"),
             DecisionRecord(now - 700, "CanaryStarted", f"revision {CANARY}: spec.model.source changed"),

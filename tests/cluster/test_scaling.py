@@ -1,5 +1,6 @@
 """Protects scaling on a real API server: `/scale` and `kubectl scale` as the mode has it, a pod that fits on no node
-named in a condition without thrash, a quota's refusal, sleep, and the wake-up by a request that a real gateway holds."""
+named in a condition without thrash, a quota's refusal, sleep, the wake-up by a request that a real gateway holds, and a capacity plan
+beside what engines state."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from support.cluster.plane import Plane
-from support.cluster.pod_engines import PodEngines
+from support.cluster.pod_engines import PAGES, PodEngines
 from support.sample_service import sample
 
 from pagefleet_local.fleet.kubectl import Document, until
@@ -248,3 +249,31 @@ async def test_an_idle_service_goes_to_zero_and_comes_back_with_an_answer(
     again = await settled(plane, "napper", "told that it was woken", lambda v: decisions(v, "Woken") > 0)
     assert (decisions(again, "Woken"), engines.answers[again.stable]) == (1, 2)
     await plane.kubectl.run("delete", "isvc", "napper", "-n", NAMESPACE)
+
+
+async def test_a_capacity_plan_is_compared_with_what_the_engines_state(plane: Plane, engines: PodEngines) -> None:
+    """A first look at the plan says something of the cache and, with no load, nothing of the throughput."""
+    await plane.kubectl.apply(service("planned", {"min": 1, "max": 1}))
+    state = await settled(plane, "planned", "Ready", lambda v: v.is_true("Ready"))
+    each = {"concurrency": 8, "outputTokensPerSecond": 200, "kvCacheTokens": 2 * PAGES * 16}
+    patch = json.dumps({"spec": {"capacityPlan": {"perReplica": each}}})
+    await plane.kubectl.run("patch", "isvc", "planned", "-n", NAMESPACE, "--type=merge", f"--patch={patch}")
+    compared = await settled(plane, "planned", "compared", lambda v: "capacityPlan" in v.status)
+    record = compared.status["capacityPlan"]
+    assert record["tolerance"] == 0.15
+    speed, cache = record["assumptions"]
+    assert (speed["name"], speed["revision"], speed["planned"]) == (
+        "perReplica.outputTokensPerSecond", state.stable, 200,
+    )  # fmt: skip
+    assert "pending" not in speed
+    assert (cache["name"], cache["planned"], cache["pending"]) == ("perReplica.kvCacheTokens", 3584, "BelowPlan")
+    assert "finding" not in cache, "it takes a second look"
+    condition = compared.condition("CapacityAsPlanned")
+    assert (condition["status"], condition["reason"]) == ("Unknown", "TooLittleData")
+    refused = json.dumps({"spec": {"capacityPlan": {"perReplica": {"kvCacheTokens": 0}}}})
+    answer = await plane.kubectl.run(
+        "patch", "isvc", "planned", "-n", NAMESPACE, "--type=merge", f"--patch={refused}", check=False
+    )
+    assert answer.code != 0
+    assert "kvCacheTokens" in answer.text
+    await plane.kubectl.run("delete", "isvc", "planned", "-n", NAMESPACE)

@@ -120,6 +120,36 @@ SPEC_EXAMPLES = (
         },
     ),
     Example(
+        "spec.capacityPlan",
+        "needs a number that can be compared",
+        {"capacityPlan.replicas": 2},
+        {"capacityPlan.replicas": 2, "capacityPlan.perReplica.kvCacheTokens": 1},
+    ),
+    Example(
+        "spec.capacityPlan.tolerance",
+        "must be above 0%",
+        {"capacityPlan.requestsPerSecond": 1, "capacityPlan.tolerance": "0.0%"},
+        {"capacityPlan.requestsPerSecond": 1, "capacityPlan.tolerance": "0.1%"},
+    ),
+    Example(
+        "spec.capacityPlan.perReplica",
+        "concurrency and outputTokensPerSecond need each other",
+        {"capacityPlan.perReplica.outputTokensPerSecond": 9},
+        {"capacityPlan.perReplica.outputTokensPerSecond": 9, "capacityPlan.perReplica.concurrency": 1},
+    ),
+    Example(
+        "spec.capacityPlan.perReplica.peakOutputTokensPerSecond",
+        "needs outputTokensPerSecond, and must not be below it",
+        {"capacityPlan.perReplica": {"concurrency": 1, "outputTokensPerSecond": 9, "peakOutputTokensPerSecond": 8.9}},
+        {"capacityPlan.perReplica": {"concurrency": 1, "outputTokensPerSecond": 9, "peakOutputTokensPerSecond": 9}},
+    ),
+    Example(
+        "spec.capacityPlan.perRequest.sharedTokens",
+        "needs kvTokens",
+        {"capacityPlan.requestsPerSecond": 1, "capacityPlan.perRequest.sharedTokens": 9},
+        {"capacityPlan.perRequest.kvTokens": 1, "capacityPlan.perRequest.sharedTokens": 9},
+    ),
+    Example(
         "spec.engine.limits.promptTokens",
         "must be below spec.model.maxLength",
         {"model.maxLength": 16, "engine.limits.promptTokens": 16},

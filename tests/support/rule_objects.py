@@ -192,6 +192,26 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
             )
         },
     ),
+    ("capacityPlan",): st.fixed_dictionaries(
+        {},
+        optional={
+            "tolerance": st.sampled_from(["0%", "0.0%", "0.1%", "15%"]),
+            "requestsPerSecond": st.just(1.5),
+            "replicas": st.just(2),
+            "perRequest": st.fixed_dictionaries(
+                {}, optional={"outputTokens": LENGTH, "kvTokens": LENGTH, "sharedTokens": LENGTH}
+            ),
+            "perReplica": st.fixed_dictionaries(
+                {},
+                optional={
+                    "concurrency": LENGTH,
+                    "outputTokensPerSecond": st.sampled_from([1, 2.5, 3]),
+                    "peakOutputTokensPerSecond": st.sampled_from([1, 2.4, 2.5, 4]),
+                    "kvCacheTokens": LENGTH,
+                },
+            ),
+        },
+    ),
     ("placement",): st.fixed_dictionaries({}, optional={"topologySpreadConstraints": st.lists(CONSTRAINT, max_size=3)}),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries(

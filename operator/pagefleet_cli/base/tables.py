@@ -95,6 +95,9 @@ def details(service: Document) -> list[Table]:
             shares = (f"{left:.1%}" if left is not None else "", f"{burn:g}x" if burn is not None else "")
             table.add_row(*map(text, (entry["name"], entry.get("promise", ""), *shares, missed)))
         tables.append(table)
+    planned = (status.get("capacityPlan") or {}).get("assumptions")
+    if planned:
+        tables.append(_capacity_plan(planned))
     verdict = (status.get("rollout") or {}).get("verdict")
     if verdict:
         table = Table("VERDICT", "", box=None)
@@ -111,6 +114,18 @@ def details(service: Document) -> list[Table]:
     for entry in (status.get("decisions") or [])[-LAST_DECISIONS:]:
         decisions.add_row(*map(text, (entry["time"][:19], entry["kind"], entry["message"])))
     return [*tables, decisions]
+
+
+def _capacity_plan(assumptions: Iterable[Document]) -> Table:
+    """The numbers of spec.capacityPlan beside what is measured, by revision."""
+    table = Table("CAPACITY PLAN", "REVISION", "PLANNED", "MEASURED", "BETWEEN", "FINDING", box=None)
+    for one in assumptions:
+        low, high = one.get("low"), one.get("high")
+        between = "" if low is None else f"{low:,g} and {high:,g}" if high is not None else f"{low:,g} and any"
+        measured = "" if one.get("measured") is None else f"{one['measured']:,g}"
+        cells = (one["name"], one.get("revision", ""), f"{one['planned']:,g}", measured, between)
+        table.add_row(*map(text, (*cells, one.get("finding") or "too little data")))
+    return table
 
 
 def age(created: str, now: datetime.datetime) -> str:

@@ -18,6 +18,7 @@ from pagefleet_cli.plan.memory import Load
 from pagefleet_cli.plan.report import Request, document, plan, table
 from pagefleet_cli.plan.shape import Shape, checked, from_sizes
 from pagefleet_cli.plan.source import read
+from pagefleet_cli.plan.spec_block import block
 from pagefleet_contract.quantity import amount, seconds
 
 UNKNOWN_CONTEXT, MAX_CONTEXT = 4096, 8192  # when --context-length is not given
@@ -89,7 +90,9 @@ def plan_command(
     mean: Annotated[
         int | None,
         typer.Option(
-            "--mean-length", min=1, help="Mean context of a user, in tokens; half of the longest when omitted."
+            "--mean-length",
+            min=1,
+            help="Mean context of a user, in tokens; half of the longest when omitted, and all of --shared-tokens.",
         ),
     ] = None,
     shared: Annotated[
@@ -115,6 +118,13 @@ def plan_command(
             min=0.01, max=1, help="Share of the bandwidth that is reached; measure it with `pagefleet bench`."
         ),
     ] = 1.0,
+    as_spec: Annotated[
+        bool,
+        typer.Option(
+            "--spec",
+            help="Print the plan as a patch with spec.capacityPlan, which the operator compares with what it measures.",
+        ),
+    ] = False,
     output: options.Format = Output.TABLE,
 ) -> None:
     """Plan the capacity for a model: KV bytes per token, KV pages, users per accelerator, accelerators needed."""
@@ -123,10 +133,14 @@ def plan_command(
         longest = context_length or min(shape.longest or UNKNOWN_CONTEXT, MAX_CONTEXT)
         if shared >= longest:
             raise CommandError(f"--shared-tokens must be below --context-length ({longest}), not {shared}")
+        if mean is not None and mean < shared:
+            raise CommandError(
+                f"--mean-length counts --shared-tokens ({shared}) too: it must not be below, but is {mean}"
+            )
         request = Request(
             weights=_precision(weights, shape, stored),
             kv=kv.value,
-            load=Load(longest, mean or max(1, longest // 2), page, shared),
+            load=Load(longest, mean or shared + max(1, (longest - shared) // 2), page, shared),
             fraction=fraction,
             accelerators=count,
             users=users,
@@ -136,7 +150,10 @@ def plan_command(
             efficiency=efficiency,
         )
         result = plan(shape, _card(card, memory, bandwidth), request)
-    show(output, document(result), lambda: [table(result)])
+        written = block(result) if as_spec else document(result)
+    if as_spec and output is not Output.JSON:
+        output = Output.YAML
+    show(output, written, lambda: [table(result)])
 
 
 def _shape(

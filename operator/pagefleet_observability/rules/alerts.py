@@ -212,6 +212,14 @@ SERVICES = Group(
             "NearlySpent: classes of requests are refused. BudgetReached: replicas are capped as well, until the month ends.",
         ),
         Alert(
+            "PagefleetCapacityWorseThanPlanned",
+            TICKET,
+            _condition('type="CapacityAsPlanned",reason="WorseThanPlanned"'),
+            "30m",
+            f"{NAME} does less, or is asked for more, than spec.capacityPlan assumes",
+            "A measured number is further from the capacity plan than its tolerance. The condition's message has the replicas that it means.",
+        ),
+        Alert(
             "PagefleetTokensDear",
             TICKET,
             f"max by ({SERVICE}) (pagefleet_cost_per_1k_tokens)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pagefleet_contract.names import REVISION_LABEL
@@ -34,6 +34,7 @@ class Report:
     older: tuple[str, str] | None = None
     slo: SLORecord | None = None
     spending: SpendingRecord | None = None
+    capacity: Sequence[NewCondition] = ()  # of the capacity plan
 
     @property
     def cause(self) -> Problem | None:
@@ -69,6 +70,7 @@ def state(turn: Turn, report: Report) -> tuple[Condition, ...]:
         *_fetched(turn, report.stage),
         *slo_report.conditions(report.slo),
         *cost_report.conditions(report.spending),
+        *report.capacity,
         *_defaults(report),
     ]
     observation = turn.observation

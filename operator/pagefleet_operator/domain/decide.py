@@ -11,6 +11,8 @@ from pagefleet_operator.domain import conditions
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision import snapshot
 from pagefleet_operator.domain.base.revision_spec import revision_spec
+from pagefleet_operator.domain.capacity_plan import comparison
+from pagefleet_operator.domain.capacity_plan.comparison import NOT_COMPARED, Comparison
 from pagefleet_operator.domain.cost import report as cost_report
 from pagefleet_operator.domain.cost import spending
 from pagefleet_operator.domain.manifests import workload
@@ -65,6 +67,7 @@ class Decisions:
     invalid: Problem | None = None
     slo: SLORecord | None = None
     spending: SpendingRecord | None = None
+    compared: Comparison = NOT_COMPARED
 
 
 def decide(observation: Observation, now: float) -> Plan:
@@ -109,10 +112,9 @@ def _move(turn: SpecTurn) -> Plan:
     warm = spares.decide(turn, stage, replicas, 0 if reached else spec.scaling.spares)
     slo = budget.record(spec.slo, turn.observation.slo, turn.observation.status.slo, turn.now)
     report.announce(slo, turn.observation.status.slo, turn.journal)
-    plan = _plan(
-        turn,
-        Decisions(stage, replicas, drained, history, sized.records, warm, sized.limit, slo=slo, spending=spent),
-    )
+    decided = Decisions(stage, replicas, drained, history, sized.records, warm, sized.limit)
+    compared = comparison.compare(turn, stage, history)
+    plan = _plan(turn, replace(decided, slo=slo, spending=spent, compared=compared))
     plan = replace(
         plan,
         needed=sized.needed or {},
@@ -152,20 +154,9 @@ def _hold(turn: Turn, invalid: Problem) -> Plan:
     history = _history(turn, stage, replicas, {}, MAX_HISTORY_WITHOUT_SPEC)
     unchanged = Draining({}, status.draining, ())
     warm = spares.decide(turn, stage, replicas, None)
-    return _plan(
-        turn,
-        Decisions(
-            stage,
-            replicas,
-            unchanged,
-            history,
-            status.scaling,
-            warm,
-            invalid=invalid,
-            slo=status.slo,
-            spending=status.spending,
-        ),
-    )
+    decided = Decisions(stage, replicas, unchanged, history, status.scaling, warm, invalid=invalid)
+    compared = comparison.kept(status)
+    return _plan(turn, replace(decided, slo=status.slo, spending=status.spending, compared=compared))
 
 
 def _retain_previous(turn: SpecTurn, stage: Stage, replicas: dict[str, int]) -> None:
@@ -185,12 +176,9 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
     problem = problem or conditions.problem_of(turn, stage)
     _announce(turn, decisions.invalid or problem)
     older = _older_defaults(observation, decisions)
-    stated = conditions.state(
-        turn,
-        conditions.Report(
-            stage, replicas, decisions.invalid, problem, decisions.limit, older, decisions.slo, decisions.spending
-        ),
-    )
+    about = conditions.Report(stage, replicas, decisions.invalid, problem, decisions.limit, older)
+    about = replace(about, slo=decisions.slo, spending=decisions.spending, capacity=decisions.compared.conditions)
+    stated = conditions.state(turn, about)
     status = replace(
         observation.status,
         observed_generation=observation.generation,
@@ -212,6 +200,7 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
         spares=decisions.spares.record,
         slo=decisions.slo,
         spending=decisions.spending,
+        capacity_plan=decisions.compared.record,
         replicas=sum(reading.ready for reading in observation.revisions.values()),
         selector=f"{SERVICE_LABEL}={observation.name}",
     )

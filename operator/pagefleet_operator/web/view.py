@@ -18,6 +18,7 @@ from pagefleet_operator.domain.spec.schema.slo import owner
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.status import (
+    CapacityPlanRecord,
     ObjectiveRecord,
     Phase,
     RolloutRecord,
@@ -102,6 +103,7 @@ def page(document: Mapping[str, Any], snapshot: Snapshot | None, now: float) -> 
         "owner": asdict(owner(document.get("spec"))),
         "objectives": [_objective(one) for one in status.slo.objectives] if status.slo is not None else [],
         "spending": _spending(status.spending),
+        "capacityPlan": _capacity_plan(status.capacity_plan),
         "headline": headline(status, len(parsed.rollout.steps) if parsed else 0),
         "conditions": [
             {"type": entry.type, "status": entry.status, "reason": entry.reason, "message": entry.message}
@@ -136,6 +138,12 @@ def _spending(record: SpendingRecord | None) -> dict[str, Any] | None:
         return None
     names = ("month", "state", "budget", "spent", "forecast", "shed", "resets")
     return {**{name: getattr(record, name) for name in names}, "perHour": record.per_hour}
+
+
+def _capacity_plan(record: CapacityPlanRecord | None) -> list[dict[str, Any]]:
+    """The numbers of the plan beside what is measured, null where that is not known."""
+    names = ("name", "revision", "planned", "measured", "low", "high", "finding")
+    return [{name: getattr(one, name) for name in names} for one in record.assumptions] if record is not None else []
 
 
 def _objective(record: ObjectiveRecord) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from pagefleet_cli.base.errors import CommandError
@@ -19,6 +20,9 @@ from pagefleet_cli.plan.memory import Load
 from pagefleet_cli.plan.report import Request, lines, plan, warnings
 from pagefleet_cli.plan.shape import Shape, from_config, from_sizes
 from pagefleet_cli.plan.source import precision, read
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.spec.schema import structure
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 LLAMA_3_8B = {
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
@@ -268,6 +272,8 @@ def test_the_command_prints_what_it_worked_out() -> None:
         ((*SIZES, "--kv-heads", "8", "--accelerator", "h1000"), "near: H100"),
         ((*SIZES, "--kv-heads", "8", "--memory", "lots"), "--memory"),
         ((*SIZES, "--kv-heads", "8", "--tpot", "soon"), "--tpot"),
+        ((*SIZES, "--kv-heads", "8", "--shared-tokens", "900", "--mean-length", "800"), "--mean-length"),
+        ((*SIZES, "--kv-heads", "8", "--accelerators", "1", "--memory", "16Gi", "--spec"), "nothing fits"),
         (("/nowhere",), "/nowhere does not exist"),
         ((), "no model is named"),
         (("s3://bucket/model",), "allowed"),
@@ -278,3 +284,49 @@ def test_mistakes_are_named_without_a_traceback(arguments: tuple[str, ...], mess
     assert done.exit_code == 1
     assert message in done.stderr
     assert "Traceback" not in done.output
+
+
+def printed(*arguments: str) -> dict[str, Any]:
+    """`pagefleet plan --spec` of Llama 3 8B, as the operator reads it."""
+    done = CliRunner().invoke(app, ["plan", *SIZES, "--kv-heads", "8", *arguments, "--spec"])
+    assert done.exit_code == 0, done.output
+    patch = yaml.safe_load(done.stdout)
+    parsed = parse({"model": {"source": "file:///m"}, **patch["spec"]})
+    assert isinstance(parsed, Spec), parsed
+    assert structure.known(patch["spec"], SPEC) == patch["spec"], "the API server would drop a field"
+    return dict(patch["spec"]["capacityPlan"])
+
+
+def test_a_plan_for_a_rate_becomes_a_block_of_the_spec() -> None:
+    """Two replicas generate 20 x 250 tokens per second, so each half of that."""
+    at = ("--accelerator", "h100", "--context-length", "8192", "--mean-length", "1000", "--efficiency", "0.5")
+    block = printed(*at, "--requests-per-second", "20", "--output-tokens", "250", "--tpot", "30ms")
+    each = block["perReplica"]
+    assert block["requestsPerSecond"] * block["perRequest"]["outputTokens"] / block["replicas"] == pytest.approx(
+        each["outputTokensPerSecond"], rel=0.01
+    )
+    assert each["concurrency"] / each["outputTokensPerSecond"] < 0.03
+    assert each["outputTokensPerSecond"] <= each["peakOutputTokensPerSecond"]
+    assert (block["perRequest"]["kvTokens"], each["kvCacheTokens"]) == (1000, 26_674 * 16)
+    json_block = CliRunner().invoke(app, ["plan", *SIZES, "--kv-heads", "8", *at, "--spec", "-o", "json"])
+    assert json.loads(json_block.stdout)["spec"]["capacityPlan"]["perRequest"] == {"kvTokens": 1000}
+
+
+def test_a_plan_for_users_has_their_share_of_a_replica_and_what_they_share() -> None:
+    block = printed("--accelerator", "h100", "--context-length", "8192", "--users", "100", "--shared-tokens", "4000")
+    assert block["replicas"] == 1
+    assert block["perReplica"]["concurrency"] == 100
+    assert block["perRequest"] == {"kvTokens": 4000 + 2096 - 4000, "sharedTokens": 4000}
+
+
+@pytest.mark.parametrize("users", [None, "1", "5000"])
+@pytest.mark.parametrize("rate", [None, "0", "0.5", "300"])
+@pytest.mark.parametrize("card", ["l4", "b200", "80Gi"])
+def test_every_block_is_one_that_the_schema_takes(users: str | None, rate: str | None, card: str) -> None:
+    arguments = ["--memory", card] if card.endswith("Gi") else ["--accelerator", card]
+    arguments += ["--users", users] if users else []
+    arguments += ["--requests-per-second", rate] if rate else []
+    block = printed(*arguments)
+    assert ("concurrency" in block["perReplica"]) is not card.endswith("Gi"), (
+        "without a bandwidth nothing is known of speed"
+    )

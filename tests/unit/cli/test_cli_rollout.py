@@ -314,3 +314,20 @@ def test_a_table_shows_brackets_as_they_are() -> None:
     assert "[bold]x[/nothing]" in "".join(shown(table) for table in details(document))
     document["status"]["rollout"]["verdict"]["message"] = "[/red] limit"
     assert "[/red] limit" in shown(picture(progress(document, NOW)))
+
+
+def test_the_capacity_plan_is_shown_beside_what_is_measured() -> None:
+    document = service()
+    known = {"name": "perRequest.kvTokens", "revision": "a" * 8, "planned": 1200.0, "measured": 1850.0, "low": 1800.0,
+             "high": 1900.0, "finding": "AbovePlan"}  # fmt: skip
+    unknown = {"name": "perReplica.outputTokensPerSecond", "revision": "a" * 8, "planned": 1500.0, "low": 400.0}
+    document["status"]["capacityPlan"] = {
+        "assumptions": [known, unknown, {"name": "requestsPerSecond", "planned": 12.0}]
+    }
+    lines = [line for table in details(document) for line in shown(table).splitlines()]
+    rows = [line.split() for line in lines if "per" in line]
+    assert ["perRequest.kvTokens", "a" * 8, "1,200", "1,850", "1,800", "and", "1,900", "AbovePlan"] in rows
+    assert [
+        "perReplica.outputTokensPerSecond", "a" * 8, "1,500", "400", "and", "any", "too", "little", "data",
+    ] in rows  # fmt: skip
+    assert any(line.split() == ["requestsPerSecond", "12", "too", "little", "data"] for line in lines)

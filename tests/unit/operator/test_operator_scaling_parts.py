@@ -183,6 +183,17 @@ def test_the_load_of_a_service_is_the_same_however_its_slices_come() -> None:
     assert sums.load(0, NOW + 4000, True).tokens is None, "nothing that is far in the future counts"
 
 
+def test_requests_that_were_sent_are_counted_by_revision_for_half_an_hour() -> None:
+    """In the half-minutes of the scaler's means. A gateway of an older version counts those that ended."""
+    sums, place = LoadSums(), math.floor((NOW - 6) / 30)
+    sums.add([Slice("g", NOW - 6, 2.0, "a", "s", 1, 0, started=4), Slice("h", NOW - 6, 2.0, "a", "t", 3, 0)], NOW)
+    sums.add([Slice("g", NOW - 36, 2.0, "b", "s", 9, 0, started=0), Slice("g", NOW - 9000, 2.0, "b", "s", 9, 0)], NOW)
+    sums.add([Slice("g", NOW - 36, 2.0, "a", "s", 0, 0, started=2)], NOW)
+    assert sums.load(0, NOW, True).started == {"a": {place: 7, math.floor((NOW - 36) / 30): 2}}
+    assert sums.load(0, NOW + 1845, True).started == {"a": {place: 7}}
+    assert sums.load(0, NOW + 1900, True).started == {}
+
+
 def test_slices_of_arrivals_are_read() -> None:
     document = {
         "instance": "g",

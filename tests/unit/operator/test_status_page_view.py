@@ -193,3 +193,13 @@ def test_a_page_shows_objectives_and_the_owner_and_no_address_that_a_browser_wou
     assert shown["owner"] == fleet.OWNER
     odd = {**fleet.document("a", "chat", status), "spec": {"owner": {"team": 7, "runbook": "javascript:alert(1)"}}}
     assert view.page(odd, None, NOW)["owner"] == {"team": "", "contact": "", "runbook": ""}
+
+
+def test_a_page_shows_the_capacity_plan_beside_what_is_measured() -> None:
+    shown = view.page(fleet.document("a", "chat", fleet.rollout(NOW)), None, NOW)["capacityPlan"]
+    assert [(one["name"], one["revision"], one["planned"], one["measured"], one["finding"]) for one in shown] == [
+        ("perRequest.kvTokens", fleet.STABLE, 1200.0, 1150.0, "AsPlanned"),
+        ("perReplica.outputTokensPerSecond", fleet.CANARY, 1500.0, 640.0, "BelowPlan"),
+        ("perRequest.outputTokens", fleet.CANARY, 250.0, None, ""),
+    ]
+    assert view.page(fleet.document("a", "chat", fleet.idle(NOW)), None, NOW)["capacityPlan"] == []

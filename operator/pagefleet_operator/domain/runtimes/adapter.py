@@ -35,7 +35,8 @@ class Adapter:
     `required` names fields that must be given, `own_fields` those that no other engine has.
     `reads_packages`: whether model sources may be python:// URIs. `metrics` are the names of its metrics; None: the spec
     gives them (spec.engine.metrics). `several_nodes`: whether a replica may be several pods, and `splits_layers` whether a
-    model may be split by layers. `fetches`: whether the engine itself fetches a model of the hub; for the others a container of the
+    model may be split by layers. `page_tokens` are the tokens of each KV page that it reports; where that is None, they are those of
+    engine.kvCache.pageSize, else `default_page_tokens` (None: not known). `fetches`: whether the engine itself fetches a model of the hub; for the others a container of the
     pod does so before.
     """
 
@@ -54,4 +55,6 @@ class Adapter:
     metrics: EngineMetrics | None = None
     several_nodes: bool = True
     splits_layers: bool = False
+    page_tokens: int | None = None
+    default_page_tokens: int | None = None
     fetches: bool = False

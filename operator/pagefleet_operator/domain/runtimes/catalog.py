@@ -43,3 +43,9 @@ def slots_of(spec: RevisionSpec) -> int | None:
         if adapter.slots_flag and name == adapter.slots_flag and (value or following).isdigit():
             return int(value or following)
     return adapter.slots.get(spec.accelerator_name)
+
+
+def page_tokens_of(spec: RevisionSpec) -> int | None:
+    """Tokens of each KV page that the engine reports; None where that is not known."""
+    adapter = adapter_of(spec)
+    return adapter.page_tokens or spec.engine.kv_cache.page_size or adapter.default_page_tokens

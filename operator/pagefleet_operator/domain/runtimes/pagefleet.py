@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from pagefleet_contract.engine_metrics import OURS
-from pagefleet_contract.engine_options import BATCH_SIZES, FLAG_FIELDS, MASTER_PORT, SHARED_FLAGS, SLOTS_FLAG
+from pagefleet_contract.engine_options import (
+    BATCH_SIZES,
+    DEFAULT_PAGE_SIZE,
+    FLAG_FIELDS,
+    MASTER_PORT,
+    SHARED_FLAGS,
+    SLOTS_FLAG,
+)
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NVIDIA, RevisionSpec
 from pagefleet_operator.domain.runtimes import kv_events
@@ -59,4 +66,5 @@ ADAPTER = Adapter(
     reads_packages=True,
     unsupported={"model.speculation.method": HEADS},
     metrics=OURS,
+    default_page_tokens=DEFAULT_PAGE_SIZE,
 )

@@ -160,6 +160,7 @@ ADAPTER = Adapter(
     node_launch=node_launch,
     images=IMAGES,
     metrics=METRICS,
+    page_tokens=1,  # it counts the tokens of its cache, whatever the size of a page
     splits_layers=True,
     owned_flags=common.COMMON_FLAGS | OWNED,
     shared_flags={SLOTS_FLAG: SLOTS, "--max-prefill-tokens": TOKENS_PER_STEP},

@@ -22,6 +22,7 @@ SLICE_SECONDS = 2.0
 IN_STEP = round(STEP / SLICE_SECONDS)  # slices
 CLOSED_AFTER = 4.0  # a slice of two seconds is closed two seconds after its end
 RECENT_SECONDS, MIN_SAMPLES = 60.0, 20
+STARTED_STEP, STARTED_SECONDS = 30.0, 1860.0  # of the requests that were sent to each revision
 AHEAD = 30  # slices by which gateways' clocks may differ
 RETAINED = STEPS * IN_STEP + 2 * AHEAD
 
@@ -33,6 +34,7 @@ class LoadSums:
         self._arrivals = deque([0] * RETAINED, maxlen=RETAINED)  # of two seconds each, oldest first
         self._newest = 0  # the end of the last of them, in slices
         self._counting: dict[str, float] = {}  # gateways that count arrivals, and when they did so last
+        self._started: dict[str, dict[int, int]] = {}
         self._recent = _Recent()
 
     def add(self, slices: Collection[Slice], now: float) -> None:
@@ -49,6 +51,10 @@ class LoadSums:
             place = self._newest - math.ceil((piece.start + piece.seconds) / SLICE_SECONDS)
             if count and 0 <= place < RETAINED:
                 self._arrivals[-1 - place] += count
+            if piece.revision and piece.arrived and abs(piece.start - now) <= STARTED_SECONDS:
+                started = self._started.setdefault(piece.revision, {})
+                step = math.floor(piece.start / STARTED_STEP)
+                started[step] = started.get(step, 0) + piece.arrived
             if abs(piece.start - now) <= 2 * RECENT_SECONDS:
                 self._recent.add(piece)
 
@@ -61,6 +67,7 @@ class LoadSums:
         self._move_to(now)
         self._counting = {name: last for name, last in self._counting.items() if last > now - STEP * STEPS}
         end = _closed(now) * SLICE_SECONDS
+        self._forget_started(now)
         self._recent.forget(end - RECENT_SECONDS)
         totals = [0, *itertools.accumulate(self._arrivals)]
         last = max(STEPS * IN_STEP, RETAINED - self._newest + _closed(now))
@@ -73,7 +80,16 @@ class LoadSums:
             step=STEP,
             ttft=self._recent.ttft(),
             tokens=self._recent.tokens / RECENT_SECONDS if self._recent.reports else None,
+            started={revision: dict(steps) for revision, steps in self._started.items()},
         )
+
+    def _forget_started(self, now: float) -> None:
+        oldest = math.floor((now - STARTED_SECONDS) / STARTED_STEP)
+        for revision in list(self._started):
+            left = {step: count for step, count in self._started[revision].items() if step >= oldest}
+            self._started[revision] = left
+            if not left:
+                del self._started[revision]
 
     def _move_to(self, now: float) -> None:
         """Make room for the slices that gateways may have closed."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
 from pagefleet_operator.domain.spec import beyond_cel, promises, support
+from pagefleet_operator.domain.spec.capacity_plan import CapacityPlan, capacity_plan
 from pagefleet_operator.domain.spec.rollout import Rollout, rollout, with_defaults
 from pagefleet_operator.domain.spec.rules.check import check
 from pagefleet_operator.domain.spec.scaling import Scaling, scaling
@@ -46,6 +47,7 @@ class Spec:
     cost: Cost
     slo: SLO
     replica_cost: float | None = None  # of one replica for an hour
+    capacity_plan: CapacityPlan | None = None
 
 
 MAX_REMEMBERED = 4096
@@ -87,4 +89,5 @@ def _parse(raw: object) -> Spec | SpecErrors:
         cost=price,
         slo=promised,
         replica_cost=each,
+        capacity_plan=capacity_plan(filled.get("capacityPlan")),
     )

@@ -101,7 +101,8 @@ def _texts(status: Status, _: int) -> tuple[Status, str]:
     changes = {
         entry.name: _short(getattr(status, entry.name))
         for entry in dataclasses.fields(status)
-        if entry.name not in ("revisions", "alerts", "selector", "slo", "spending")  # whose names are keys
+        if entry.name
+        not in ("revisions", "alerts", "selector", "slo", "spending", "capacity_plan")  # whose names are keys
     }
     return replace(status, **changes), ""
 

@@ -38,7 +38,8 @@ class ServiceLoad:
 
     `age` is the time since the newest closed slice, in seconds. `held` requests wait in the gateways now. `arrivals` are
     requests per second in consecutive steps of `step` seconds, oldest first; the last step ended `age` ago. `ttft` is the
-    95th percentile, in seconds, of the requests that ended in the last minute.
+    95th percentile, in seconds, of the requests that ended in the last minute. `started` are the requests that were sent to each
+    revision in the last half hour, by half-minutes since 1970: the scaler's means (`scaling.throughput`) have the same ones.
     """
 
     age: float
@@ -47,6 +48,7 @@ class ServiceLoad:
     step: float = 10.0
     ttft: float | None = None
     tokens: float | None = None  # generated per second
+    started: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -347,6 +347,43 @@ class SpendingRecord:
     days: tuple[SpendingDay, ...] = ()
 
 
+class Finding(StrEnum):
+    """What is found about a number of a capacity plan."""
+
+    UNKNOWN = ""
+    HOLDS = "AsPlanned"
+    ABOVE = "AbovePlan"
+    BELOW = "BelowPlan"
+
+
+@dataclass(frozen=True)
+class AssumptionRecord:
+    """A number of `spec.capacityPlan`, by its path there, beside what is measured of a revision ("": of the service).
+
+    `measured` is the number that `finding` rests on, None without one; it lies between `low` and `high` (None: no bound), and the
+    readings behind it end at `until`. `pending` is what the last look said: the next one must say so too.
+    """
+
+    name: str
+    revision: str
+    planned: float
+    finding: Finding = Finding.UNKNOWN
+    measured: float | None = None
+    low: float | None = None
+    high: float | None = None
+    until: float = 0.0
+    pending: Finding = Finding.UNKNOWN
+
+
+@dataclass(frozen=True)
+class CapacityPlanRecord:
+    """The numbers of `spec.capacityPlan` as of `written`. `tolerance` is a part of the planned number."""
+
+    written: float
+    tolerance: float
+    assumptions: tuple[AssumptionRecord, ...] = ()
+
+
 @dataclass(frozen=True)
 class ScaleStep:
     """A change of the number of replicas; step policies count these changes."""
@@ -410,5 +447,6 @@ class Status:
     spares: SparesRecord | None = None
     slo: SLORecord | None = None
     spending: SpendingRecord | None = None
+    capacity_plan: CapacityPlanRecord | None = None
     replicas: int = 0  # ready replicas of all revisions: the status of the /scale subresource
     selector: str = ""

@@ -46,6 +46,19 @@ function objectives(page) {
     ["Objective", "Budget left", "Pace of the last hour", "Runs out", "Missed"].map((title, at) => h("th", { scope: "col", class: at ? "number" : null }, title)))), h("tbody", {}, rows))));
 }
 
+function capacityPlan(page) {
+  if (!page.capacityPlan.length) return null;
+  const shown = (value) => (value === null ? NONE : value >= 100 ? count(Math.round(value)) : `${Number(value.toPrecision(3))}`);
+  const between = (one) => (one.low === null ? null : `${shown(one.low)} to ${one.high === null ? "any" : shown(one.high)}`);
+  const tone = { AsPlanned: "good", AbovePlan: "busy", BelowPlan: "busy" };
+  const rows = page.capacityPlan.map((one) => h("tr", {},
+    h("th", { scope: "row" }, one.name, one.revision ? h("span", { class: "muted small" }, one.revision) : null), h("td", { class: "number" }, shown(one.planned)),
+    h("td", { class: "number" }, shown(one.measured), h("span", { class: "muted small" }, between(one))),
+    h("td", {}, h("span", { class: `badge ${tone[one.finding] ?? "quiet"}` }, one.finding || "too little data"))));
+  return card("Capacity plan", "capacity-plan", h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Capacity plan in numbers" }, h("table", {}, h("thead", {}, h("tr", {},
+    ["Number", "Planned", "Measured", "Finding"].map((title, at) => h("th", { scope: "col", class: at === 1 || at === 2 ? "number" : null }, title)))), h("tbody", {}, rows))));
+}
+
 function spending(page) {
   if (!page.spending) return null;
   const { spent, budget, forecast, month, state } = page.spending;
@@ -135,13 +148,13 @@ export class Service {
     if (page.gone) { this.said.textContent = "There is no such service."; this.body.replaceChildren(); return; }
     if (this.said.textContent !== page.headline) this.said.textContent = page.headline;
     this.state.replaceChildren(badge(page.state));
-    const troubles = page.conditions.filter((entry) => (entry.type === "Degraded" && entry.status === "True") || (["Ready", "Guarded", "SLOMet", "WithinBudget"].includes(entry.type) && entry.status === "False"));
+    const troubles = page.conditions.filter((entry) => (entry.type === "Degraded" && entry.status === "True") || (["Ready", "Guarded", "SLOMet", "WithinBudget"].includes(entry.type) && entry.status === "False") || entry.reason === "WorseThanPlanned");
     this.body.replaceChildren(
       ...troubles.map((entry) => h("p", { class: "trouble" }, h("strong", {}, entry.reason), " ", entry.message)),
       h("dl", { class: "facts" }, fact("Model", page.model), fact("Replicas ready", `${page.ready} / ${page.desired}`),
         fact("Waiting", count(page.queue), page.held ? `and ${count(page.held)} held by gateways` : null),
         fact("Fullest pod", share(page.used), "of its KV pages"),
         fact("Read", page.read ? ago(page.read, page.now) : NONE, page.stale ? "not current" : null), spending(page) ?? "", owner(page) ?? ""),
-      h("div", { class: "columns" }, split(page), replicas(page) ?? ""), objectives(page) ?? "", evidence(page), pods(page), decisions(page));
+      h("div", { class: "columns" }, split(page), replicas(page) ?? ""), objectives(page) ?? "", capacityPlan(page) ?? "", evidence(page), pods(page), decisions(page));
   }
 }

@@ -1,4 +1,4 @@
-"""The structure of `.spec.scaling`."""
+"""The structure of `.spec.scaling`, and of `.spec.capacityPlan`, by which the replicas were planned."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     duration,
     integer,
     number,
+    part,
     percent,
     record,
     text,
@@ -101,6 +102,51 @@ SCALING = record(
                 ("cron", "duration"),
             ),
             32,
+        ),
+    },
+)
+
+CAPACITY_PLAN = record(
+    "What the capacity plan assumes, as `pagefleet plan --spec` writes it. The condition CapacityAsPlanned compares it with what is "
+    "measured: of the canary while a rollout runs, else of the stable revision.",
+    {
+        "tolerance": part(
+            "How far a measured number may be from the planned one, as a part of the planned one; above 0%. 15% when omitted."
+        ),
+        "requestsPerSecond": number(
+            "The requests per second that the replicas are planned for. More in the busiest five minutes of an hour are not as planned; "
+            "fewer are.",
+            0.0001,
+            1e6,
+        ),
+        "replicas": integer("The replicas that the plan came to.", 1, 1000),
+        "perRequest": record(
+            "What one request takes, on average.",
+            {
+                "outputTokens": number("The tokens that are generated for it.", 1, 1e7),
+                "kvTokens": number(
+                    "The tokens in the KV cache that it holds while it runs, without sharedTokens.", 1, 1e7
+                ),
+                "sharedTokens": integer(
+                    "The tokens in the KV cache that all requests have in common, so that a replica holds them once. 0 when omitted.",
+                    1,
+                    10_000_000,
+                ),
+            },
+        ),
+        "perReplica": record(
+            "What one replica does and has room for.",
+            {
+                "concurrency": number("The requests that run in it at once, at the planned load.", 1, 1e5),
+                "outputTokensPerSecond": number("The tokens that it generates for all of them together.", 0.01, 1e8),
+                "peakOutputTokensPerSecond": number(
+                    "The most tokens per second that it may generate, with more requests at once: outputTokensPerSecond when omitted. By it the "
+                    "condition says what other numbers mean in replicas.",
+                    0.01,
+                    1e8,
+                ),
+                "kvCacheTokens": number("The tokens that its KV cache has room for.", 1, 1e12),
+            },
         ),
     },
 )

@@ -20,7 +20,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
 from pagefleet_operator.domain.spec.schema.patterns import LABEL_NAME, LABEL_VALUE, RESOURCE_NAME
 from pagefleet_operator.domain.spec.schema.pod import POD
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
-from pagefleet_operator.domain.spec.schema.scaling import SCALING
+from pagefleet_operator.domain.spec.schema.scaling import CAPACITY_PLAN, SCALING
 from pagefleet_operator.domain.spec.schema.slo import OWNER_SCHEMA, SLO_SCHEMA
 from pagefleet_operator.domain.spec.schema.traffic import TRAFFIC
 
@@ -121,6 +121,7 @@ SPEC = record(
         "traffic": TRAFFIC,
         "cost": COST,
         "slo": SLO_SCHEMA,
+        "capacityPlan": CAPACITY_PLAN,
         "owner": OWNER_SCHEMA,
     },
     ("model",),
