@@ -161,6 +161,10 @@ sbom: $(RELEASE) ## CycloneDX bills of materials of the images, from their locks
 	  $(BIN)/cyclonedx-py requirements $$lock --pyproject pyproject.toml --output-reproducible \
 	    -o build/sbom/$$name.cdx.json && echo build/sbom/$$name.cdx.json; done
 
+.PHONY: plugin
+plugin: $(STAMP) ## kubectl pagefleet for this machine's platform as krew installs it, in build/plugin (needs a package index)
+	@$(BIN)/python -m pagefleet_local.publishing plugin
+
 .PHONY: audit
 audit: $(STAMP) ## the locks against advisories on disk (ADVISORIES: a file or folder in the OSV format), offline
 	@$(BIN)/python -m pagefleet_local.supplychain $(if $(ADVISORIES),--advisories $(ADVISORIES)) images/locks/*.txt

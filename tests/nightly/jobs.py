@@ -111,6 +111,7 @@ JOBS = (
             ("--minutes", "60", "--seed", "{seed}"), 5, ("--minutes", "1", "--seed", "{seed}"), needs=()),
     Job("clients", "the clients of other projects do their ordinary work against an engine", 15,
         ("{python}", "-m", "pytest", "-q", "tests/clients"), 15, ("{python}", "-m", "pytest", "-q", "tests/clients", "-k", "sdk")),
+    Job("plugin", "kubectl pagefleet as krew installs it, without Python", 4, ("{python}", "-m", "pytest", "-q", "tests/plugin"), 4, None),
     Job("crd", "the CRD on Kubernetes' current CRD server, which must be there", 15,
         ("{python}", "-m", "pytest", "-q", "tests/crd"), 15, ("{python}", "-m", "pytest", "-q", "tests/crd"),
         environment={"PAGEFLEET_CRD_SERVER": "required"}),
