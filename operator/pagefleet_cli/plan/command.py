@@ -13,7 +13,7 @@ from pagefleet_cli.base import options
 from pagefleet_cli.base.errors import CommandError, readable_errors
 from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import show
-from pagefleet_cli.plan.accelerators import GB, TABLE, Accelerator, accelerator
+from pagefleet_cli.plan.accelerators import GB, TABLE, TERA, Accelerator, accelerator
 from pagefleet_cli.plan.memory import Load
 from pagefleet_cli.plan.report import Request, document, plan, table
 from pagefleet_cli.plan.shape import Shape, checked, from_sizes
@@ -81,6 +81,10 @@ def plan_command(
         str | None, typer.Option(help="Memory of one accelerator, such as 80Gi; that of the datasheet when omitted.")
     ] = None,
     bandwidth: Annotated[float | None, typer.Option(min=1, help="Memory bandwidth of one accelerator in GB/s.")] = None,
+    tflops: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Arithmetic of one accelerator in TFLOP/s, 16 bits; for --input-tokens."),
+    ] = None,
     fraction: Annotated[
         float, typer.Option("--memory-fraction", min=0.05, max=1, help="Share of the memory to use.")
     ] = 0.9,
@@ -110,12 +114,22 @@ def plan_command(
     rate: Annotated[
         float | None, typer.Option("--requests-per-second", min=0, help="Request rate: computes the replicas for it.")
     ] = None,
+    prompt: Annotated[
+        float,
+        typer.Option(
+            "--input-tokens",
+            min=0,
+            help="Mean tokens of a prompt that are computed, cached ones left out; 0: not counted.",
+        ),
+    ] = 0,
     answer: Annotated[float, typer.Option("--output-tokens", min=1, help="Mean tokens of an answer.")] = 256,
     tpot: Annotated[str | None, typer.Option(help="Longest time per token, such as 50ms; it limits the batch.")] = None,
     efficiency: Annotated[
         float,
         typer.Option(
-            min=0.01, max=1, help="Share of the bandwidth that is reached; measure it with `pagefleet bench`."
+            min=0.01,
+            max=1,
+            help="Share of the bandwidth, and of the arithmetic, that is reached; measure it with `pagefleet bench`.",
         ),
     ] = 1.0,
     as_spec: Annotated[
@@ -140,7 +154,7 @@ def plan_command(
         request = Request(
             weights=_precision(weights, shape, stored),
             kv=kv.value,
-            load=Load(longest, mean or shared + max(1, (longest - shared) // 2), page, shared),
+            load=Load(longest, mean or shared + max(1, (longest - shared) // 2), page, shared, prompt, answer),
             fraction=fraction,
             accelerators=count,
             users=users,
@@ -149,7 +163,7 @@ def plan_command(
             tpot=_value("--tpot", tpot, seconds),
             efficiency=efficiency,
         )
-        result = plan(shape, _card(card, memory, bandwidth), request)
+        result = plan(shape, _card(card, memory, bandwidth, tflops), request)
         written = block(result) if as_spec else document(result)
     if as_spec and output is not Output.JSON:
         output = Output.YAML
@@ -205,7 +219,7 @@ def _parameters(text: str) -> int:
     return value
 
 
-def _card(name: str | None, memory: str | None, bandwidth: float | None) -> Accelerator:
+def _card(name: str | None, memory: str | None, bandwidth: float | None, tflops: float | None) -> Accelerator:
     """The named one with what the command line knows better; without a name one that has only what is given."""
     size = _value("--memory", memory, amount)
     if size is not None and size < 1:
@@ -215,7 +229,8 @@ def _card(name: str | None, memory: str | None, bandwidth: float | None) -> Acce
     else:
         card = accelerator(name or "H100")
         card = card if size is None else replace(card, name=f"{card.name} ({memory})", memory=int(size))
-    return card if bandwidth is None else replace(card, bandwidth=bandwidth * GB)
+    card = card if bandwidth is None else replace(card, bandwidth=bandwidth * GB)
+    return card if tflops is None else replace(card, flops=tflops * TERA)
 
 
 def _value(name: str, text: str | None, parse: Callable[[str], float]) -> float | None:

@@ -2,7 +2,7 @@
 
 Bytes per token of KV cache: 2 (keys and values) x layers x KV heads x head size x bytes of an element
 (vLLM, Kwon et al., SOSP 2023, section 3). Decoding reads the weights once a step for the whole batch and the cache of
-every sequence in it, so bandwidth / bytes read bounds steps per second.
+every sequence in it, so bandwidth / bytes read bounds steps per second. Prompts are bound by arithmetic.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ NODE = 8  # accelerators of a usual node
 @dataclass(frozen=True)
 class Load:
     """The load of one replica. `context`: tokens of one user at most; `mean`: tokens held by one on average; `shared`: tokens at the
-    beginning of every context that are the same for all users, so that prefix caching holds them once."""
+    beginning of every context that are the same for all users, so that prefix caching holds them once. `prompt`: tokens of a prompt that
+    are computed for an answer of `answer` tokens; 0: prompts are not counted."""
 
     context: int
     mean: int
     page: int = 16
     shared: int = 0
+    prompt: float = 0.0
+    answer: float = 256.0
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,28 @@ def sizes(
 
 
 def step_seconds(shape: Shape, copy: Replica, element: int, card: Accelerator, load: Load, batch: float) -> float:
-    """The shortest time of one decoding step of `batch` sequences that hold `load.mean` tokens each. Raises CommandError."""
+    """The shortest mean time of one step of `batch` sequences that hold `load.mean` tokens each: every sequence gets a token, and of the
+    prompts that come in between, a step computes an equal share. Raises CommandError."""
     if card.bandwidth is None:
         raise CommandError("the accelerator's bandwidth is not known: give --bandwidth")
     cache = kv_bytes_per_user(shape, element, load.mean, load.page) * copies(shape, copy.accelerators)
-    return (read_bytes(shape, copy.weights, batch) + batch * cache) / (card.bandwidth * copy.accelerators)
+    decoding = (read_bytes(shape, copy.weights, batch) + batch * cache) / (card.bandwidth * copy.accelerators)
+    return decoding + batch * prompt_seconds(shape, copy, card, load) / load.answer
+
+
+def prompt_seconds(shape: Shape, copy: Replica, card: Accelerator, load: Load) -> float:
+    """The shortest time in which a replica computes one prompt; 0 where prompts are not counted. Raises CommandError.
+
+    Two operations for each parameter of a linear layer that a token meets, and four for each element of a query and each token that it
+    attends to: half of the prompt on average, or the window (Kaplan et al., Scaling Laws for Neural Language Models, 2020, section 2.1).
+    """
+    if not load.prompt:
+        return 0.0
+    if card.flops is None:
+        raise CommandError("the accelerator's arithmetic is not known: give --tflops, or leave --input-tokens out")
+    attended = sum(min(load.prompt / 2, window or load.prompt / 2) for window in shape.windows)
+    each = 2 * shape.active + 4 * shape.heads * shape.head_dim * attended
+    return load.prompt * each / (card.flops * copy.accelerators)
 
 
 def largest_batch(shape: Shape, copy: Replica, element: int, card: Accelerator, load: Load, tpot: float | None) -> int:

@@ -63,6 +63,8 @@ def plan(shape: Shape, card: Accelerator, request: Request) -> Plan:
     """Plan with the smallest replica that needs at most WASTE times the accelerators of the best size; where nothing says how much is
     needed, with the smallest that fits. Raises CommandError when nothing fits."""
     element, load = KV[request.kv], request.load
+    if request.weights == "fp8" and card.fp8 and card.flops is not None:
+        card = replace(card, flops=2 * card.flops)
     weights = memory.weight_bytes(
         shape, "bf16" if request.weights == "stored" else request.weights, request.weights == "stored"
     )
@@ -83,7 +85,7 @@ def _with(copy: Replica, shape: Shape, card: Accelerator, request: Request) -> P
     batch = copy.users
     if card.bandwidth is not None and copy.users:
         batch = memory.largest_batch(shape, copy, element, card, load, request.tpot)
-        one = request.efficiency / memory.step_seconds(shape, copy, element, card, load, 1)
+        one = request.efficiency / memory.step_seconds(shape, copy, element, card, replace(load, prompt=0.0), 1)
         all_ = (
             request.efficiency * batch / memory.step_seconds(shape, copy, element, card, load, batch) if batch else 0.0
         )
@@ -167,6 +169,14 @@ def document(result: Plan) -> dict[str, Any]:
     }
 
 
+def _prompts(load: Load) -> str:
+    return (
+        f"a prompt of {load.prompt:g} tokens computed for each {load.answer:g}"
+        if load.prompt
+        else "prompts not counted"
+    )
+
+
 def table(result: Plan) -> RenderableType:
     rows = Table(box=None, show_header=False)
     for name, value in lines(result).items():
@@ -210,7 +220,7 @@ def lines(result: Plan) -> Mapping[str, str]:
         share = "" if request.efficiency == 1 else f" x {request.efficiency:g}"
         shown["decoding"] = (
             f"at most {result.tokens_one:.0f} tokens/s for one user, {result.tokens_all:.0f} for {result.batch} at once "
-            f"(memory bandwidth{share}, {request.load.mean} tokens held by each; prompts not counted)"
+            f"(memory bandwidth{share}, {request.load.mean} tokens held by each; {_prompts(request.load)})"
         )
     if result.replicas is not None:
         demand = [f"{request.users} users"] if request.users is not None else []

@@ -113,6 +113,29 @@ def test_decoding_is_bound_by_what_is_read() -> None:
     assert planned.tokens_one == pytest.approx(3350e9 / (weights + cache))
 
 
+def test_prompts_take_the_time_of_answers() -> None:
+    """1,000 tokens through 6,979,321,856 parameters of linear layers, and 500 tokens attended to on average by 32 heads of 128 in 32 layers:
+    2 x 7.0e9 + 4 x 32 x 128 x 32 x 500 operations for each."""
+    load = Load(8192, 4096, prompt=1000.0, answer=250.0)
+    planned = plan(llama(), accelerator("H100"), Request("bf16", "bf16", load))
+    linear = 32 * (4096 * 128 * (64 + 16) + 3 * 4096 * 14336)
+    one = 1000 * (2 * linear + 4 * 32 * 128 * 32 * 500) / 989e12
+    assert memory.prompt_seconds(llama(), planned.replica, planned.card, load) == pytest.approx(one)
+    without = plan(llama(), accelerator("H100"), Request("bf16", "bf16", Load(8192, 4096)))
+    assert planned.tokens_one == without.tokens_one, "a user alone waits for the prompt once, and then decodes"
+    assert planned.batch == without.batch == 52
+    assert without.tokens_all is not None
+    assert planned.tokens_all == pytest.approx(52 / (52 / without.tokens_all + 52 * one / 250))
+    fast = plan(llama(), accelerator("H100"), Request("fp8", "bf16", load))
+    assert memory.prompt_seconds(llama(), fast.replica, fast.card, load) == pytest.approx(one / 2)
+    slow = plan(llama(), accelerator("A100-80GB"), Request("fp8", "bf16", load))
+    assert memory.prompt_seconds(llama(), slow.replica, slow.card, load) == pytest.approx(one * 989 / 312)
+    windowed = llama(sliding_window=100)
+    assert memory.prompt_seconds(windowed, planned.replica, planned.card, load) == pytest.approx(
+        1000 * (2 * linear + 4 * 32 * 128 * 32 * 100) / 989e12
+    )
+
+
 def test_tpot_limits_the_batch_to_the_last_step_that_is_fast_enough() -> None:
     load = Load(8192, 4096)
     planned = plan(llama(), accelerator("H100"), Request("bf16", "bf16", load))
@@ -272,6 +295,7 @@ def test_the_command_prints_what_it_worked_out() -> None:
         ((*SIZES, "--kv-heads", "8", "--accelerator", "h1000"), "near: H100"),
         ((*SIZES, "--kv-heads", "8", "--memory", "lots"), "--memory"),
         ((*SIZES, "--kv-heads", "8", "--tpot", "soon"), "--tpot"),
+        ((*SIZES, "--kv-heads", "8", "--memory", "80Gi", "--bandwidth", "9", "--input-tokens", "9"), "give --tflops"),
         ((*SIZES, "--kv-heads", "8", "--shared-tokens", "900", "--mean-length", "800"), "--mean-length"),
         ((*SIZES, "--kv-heads", "8", "--accelerators", "1", "--memory", "16Gi", "--spec"), "nothing fits"),
         (("/nowhere",), "/nowhere does not exist"),
