@@ -46,8 +46,10 @@ def _bytes(text: str) -> int:
 def _pair(text: str) -> tuple[str, str]:
     """NAME=URI. A name can hold no = and no /."""
     name, _, uri = text.partition("=")
-    if not name or "/" in name or name.startswith(".") or not uri.startswith((hub.SCHEME, bucket.SCHEME)):
-        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=hf://org/name[@revision] or NAME=s3://bucket[/prefix]")
+    if not name or "/" in name or name.startswith(".") or not uri.startswith((hub.SCHEME, *bucket.SCHEMES)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be NAME=hf://org/name[@revision] or NAME=s3://bucket[/prefix], gs:// or az://"
+        )
     return name, uri
 
 
@@ -79,7 +81,7 @@ def _link_all(arguments: argparse.Namespace, meter: progress.Meter) -> None:
 
 def fetched(uri: str, models: Cache, meter: progress.Meter, size: int | None) -> Path:
     """The folder of the model, fetched where it is not there, within a cache of `size` bytes. Raises Fault, Interrupted or OSError."""
-    kind = bucket.Bucket if uri.startswith(bucket.SCHEME) else hub.Hub
+    kind = bucket.Bucket if uri.startswith(bucket.SCHEMES) else hub.Hub
     source: hub.Hub | bucket.Bucket = kind(uri, os.environ)
     if source.pinned and models.complete(folder := models.folder(source.folder, source.pinned)):
         cache.touch(folder)

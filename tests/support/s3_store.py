@@ -1,5 +1,5 @@
-"""A server with the layout of an S3-compatible store: pages of a list, ranges, conditions, errors as XML. It refuses what is not signed with
-keys that it has given or knows. Beside it are the two places where a pod of EKS gets such keys: STS, over TLS, for a ServiceAccount's token,
+"""A server with the layout of an S3-compatible store, which Google Cloud Storage has too: pages of a list, ranges, conditions, errors as XML. It
+refuses what is not signed with keys that it has given or knows. Beside it are the two places where a pod of EKS gets such keys: STS, over TLS, for a ServiceAccount's token,
 and the agent of Pod Identity. It breaks connections and replaces objects as a test asks."""
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 from xml.sax.saxutils import escape
 
@@ -23,7 +23,17 @@ from pagefleet_local.base.certificates import Pair
 
 REGION, BUCKET = "eu-west-1", "models"
 PAGE = 2  # objects of a list
-Server = TypeVar("Server", "Store", "Issuer")
+
+
+class Answers(Protocol):
+    """A server of these tests."""
+
+    url: str
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None: ...
+
+
+Server = TypeVar("Server", bound=Answers)
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 STS = "https://sts.amazonaws.com/doc/2011-06-15/"
 MISSING = "<Error><Code>NoSuchKey</Code><Message>The specified key does not exist.</Message></Error>"
@@ -31,12 +41,14 @@ MISSING = "<Error><Code>NoSuchKey</Code><Message>The specified key does not exis
 
 @dataclass
 class Store:
-    """The objects of the bucket by key. `keys` are accepted, None: any request without a signature. `replaced` is an object that changes
+    """The objects of the bucket by key. `keys` are accepted, None: any request without a signature. `bearer` judges tokens in place of
+    keys. `replaced` is an object that changes
     after the list was read. `breaks` has the bytes of an answer of weights after which the connection is closed, each used once. `statuses`
     are those of the next answers."""
 
     objects: dict[str, bytes]
     keys: Keys | None = field(default_factory=lambda: Keys("access", "secret"))
+    bearer: Callable[[str], bool] | None = None
     replaced: str = ""
     breaks: list[int] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
@@ -56,14 +68,21 @@ class Store:
             self.held.wait()
         target = urlunsplit(("", "", parts.path, parts.query, ""))  # without the host that a proxy is given
         signed = accepts(self.keys, REGION, target, given) if self.keys else "Authorization" not in given
+        if self.bearer is not None:
+            scheme, _, token = given.get("Authorization", "").partition(" ")
+            signed = scheme == "Bearer" and self.bearer(token)
         if self.statuses:
             send(handler, self.statuses.pop(0), b"<Error><Code>Told")
         elif not signed:
             send(handler, 403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
-        elif parts.path.rstrip("/") == f"/{BUCKET}":
-            send(handler, 200, self.page({name: one[0] for name, one in parse_qs(parts.query).items()}))
         else:
-            self.object(handler, unquote(parts.path).removeprefix(f"/{BUCKET}/"))
+            self.serve(handler, unquote(parts.path), {name: one[0] for name, one in parse_qs(parts.query).items()})
+
+    def serve(self, handler: BaseHTTPRequestHandler, path: str, query: dict[str, str]) -> None:
+        if path.rstrip("/") == f"/{BUCKET}":
+            send(handler, 200, self.page(query))
+        else:
+            self.object(handler, path.removeprefix(f"/{BUCKET}/"))
 
     def object(self, handler: BaseHTTPRequestHandler, key: str) -> None:
         data = self.objects.get(key)

@@ -11,8 +11,9 @@ import pytest
 from support.s3_store import REGION, Store, served
 from support.sigv4 import Keys, signature
 
-from pagefleet_fetch.bucket import Bucket, checksums, identity, settings
+from pagefleet_fetch.bucket import Bucket, checksums
 from pagefleet_fetch.files import Fault, Interrupted
+from pagefleet_fetch.s3 import identity, settings
 from pagefleet_fetch.transfer import fetch_all
 
 EMPTY = hashlib.sha256(b"").hexdigest()

@@ -15,6 +15,7 @@ from support.loopback import own_address
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain import model_fetch
 from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.status.condition import NewCondition, with_transition_time
 from pagefleet_operator.domain.status.observation import FetchReading, PodFault, PodReading
 from pagefleet_operator.kube import readings
@@ -72,21 +73,23 @@ def test_a_custom_engine_fetches_by_itself() -> None:
     assert {"name": "model-cache", "mountPath": "/var/cache/pagefleet"} in pod["containers"][0]["volumeMounts"]
 
 
-def test_a_bucket_is_fetched_for_every_engine() -> None:
+@pytest.mark.parametrize("uri", ["s3://models/llama", "gs://models/llama", "az://models/llama"])
+def test_a_bucket_is_fetched_for_every_engine(uri: str) -> None:
     for name, argument in (
         ("minimal", "--model=file:///tmp/models/models--llama"),
         ("vllm", "--model=/tmp/models/models--llama"),
     ):
         spec = spec_of(name)
-        spec["model"] = {**spec["model"], "source": "s3://models/llama/"}
+        spec["model"] = {**spec["model"], "source": f"{uri}/", "cache": {"claim": "weights"}}
+        assert isinstance(parse(spec), Spec)
         pod = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
         assert argument in pod["containers"][0]["args"]
-        assert pod["initContainers"][0]["args"][-1] == "models--llama=s3://models/llama/"
+        assert pod["initContainers"][0]["args"][-1] == f"models--llama={uri}/"
     spec = spec_of("custom")
-    spec["model"] = {**spec["model"], "source": "s3://models/llama"}
+    spec["model"] = {**spec["model"], "source": uri}
     pod = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
     assert {"name": "PAGEFLEET_MODEL", "value": "/tmp/models/models--llama"} in pod["containers"][0]["env"]
-    assert pod["initContainers"][0]["args"][-1] == "models--llama=s3://models/llama"
+    assert pod["initContainers"][0]["args"][-1] == f"models--llama={uri}"
 
 
 def status(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, Any]:

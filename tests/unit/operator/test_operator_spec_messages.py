@@ -26,13 +26,13 @@ def errors(path: tuple[str, ...], value: str) -> dict[str, str]:
     [
         (
             ("model", "source"),
-            "gs://a/b",
-            "unsupported scheme gs://; use hf://, s3://, pvc://, oci://, file:// or python://",
+            "ftp://a/b",
+            "unsupported scheme ftp://; use hf://, s3://, gs://, az://, pvc://, oci://, file:// or python://",
         ),
         (
             ("model", "source"),
             "/models/m",
-            "must be hf://org/name[@revision], s3://bucket[/prefix], pvc://claim/path, oci://registry/name@sha256:DIGEST[/path], file:///path or "
+            "must be hf://org/name[@revision], s3://bucket[/prefix], gs://bucket[/prefix], az://account/container[/prefix], pvc://claim/path, oci://registry/name@sha256:DIGEST[/path], file:///path or "
             "python://package/file.gguf; "
             "not '/models/m'",
         ),

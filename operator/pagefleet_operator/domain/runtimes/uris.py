@@ -1,11 +1,12 @@
 """Where in a pod a model, a draft model or an adapter lies: pvc:// URIs become paths below the claim's mount, oci:// URIs paths
-below that of the image, and hf:// and s3:// URIs links to what the fetching container has brought."""
+below that of the image, and hf://, s3://, gs:// and az:// URIs links to what the fetching container has brought."""
 
 from __future__ import annotations
 
 from pagefleet_operator.domain.base.revision_spec import Model
 
-PVC, OCI, FILE, HUB, S3 = "pvc://", "oci://", "file://", "hf://", "s3://"
+PVC, OCI, FILE, HUB = "pvc://", "oci://", "file://", "hf://"
+BROUGHT = (HUB, "s3://", "gs://", "az://")  # what the fetching container brings
 MODELS, IMAGES, FETCHED = "/models", "/model-images", "/tmp/models"  # noqa: S108 - a volume of the pod's own
 DIGEST = "@sha256:"
 SHOWN_DIGITS = 16  # of a digest, in a path
@@ -49,7 +50,7 @@ def image_path(reference: str) -> str:
 
 def fetched(model: Model) -> tuple[str, ...]:
     """The URIs of the model and its draft model that a container brings before the engine starts, each once."""
-    return tuple(dict.fromkeys(source for _, source in sources(model) if source.startswith((HUB, S3))))
+    return tuple(dict.fromkeys(source for _, source in sources(model) if source.startswith(BROUGHT)))
 
 
 def link_name(source: str) -> str:
@@ -62,11 +63,11 @@ def in_pod(source: str) -> str:
     if source.startswith(OCI):
         reference = image(source)
         return f"{FILE}{image_path(reference)}{source.removeprefix(OCI + reference)}"
-    if source.startswith((HUB, S3)):
+    if source.startswith(BROUGHT):
         return f"{FILE}{FETCHED}/{link_name(source)}"
     return f"{FILE}{MODELS}/{source.removeprefix(PVC)}" if source.startswith(PVC) else source
 
 
 def path_in_pod(source: str) -> str:
-    """The path of a pvc://, oci://, hf://, s3:// or file:// URI."""
+    """The path of a pvc://, oci://, file:// or fetched URI."""
     return "/" + in_pod(source).removeprefix(FILE).lstrip("/")

@@ -67,9 +67,9 @@ MODEL_RULES = (
     Rule(
         ("model",),
         "spec.model.cache",
-        "!has(self.cache) || self.source.matches('^(hf|s3)://')"
-        " || (has(self.speculation) && has(self.speculation.model) && self.speculation.model.matches('^(hf|s3)://'))",
-        "needs a source of hf:// or s3://: it stores fetched weights; a claim that holds weights is a source of pvc://",
+        "!has(self.cache) || self.source.matches('^(hf|s3|gs|az)://')"
+        " || (has(self.speculation) && has(self.speculation.model) && self.speculation.model.matches('^(hf|s3|gs|az)://'))",
+        "needs a source of hf://, s3://, gs:// or az://: it stores fetched weights; a claim that holds weights is a source of pvc://",
     ),
     Rule(
         ("engine", "scheduling"),

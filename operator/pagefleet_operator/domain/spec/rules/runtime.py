@@ -78,7 +78,7 @@ RUNTIME_RULES = (
         f"!{_among(engine.name for engine in ENGINES if not engine.reads_packages)} "
         "|| !self.model.source.startsWith('python://')",
         f"python:// is for runtime {', '.join(engine.name for engine in ENGINES if engine.reads_packages)}; "
-        "use hf://, s3://, pvc://, oci:// or file://",
+        "use hf://, s3://, gs://, az://, pvc://, oci:// or file://",
     ),
     *_unsupported(),
     *(rule for engine in ENGINES for rule in _own_fields(engine)),

@@ -87,7 +87,7 @@ MODEL = record(
         "speculation": SPECULATION,
         "adapters": ADAPTERS,
         "cache": record(
-            "Where fetched weights (hf://, s3://) are kept beyond a replica's end, so that each is fetched once and not by every "
+            "Where fetched weights (hf://, s3://, gs://, az://) are kept beyond a replica's end, so that each is fetched once and not by every "
             "replica. Without it: in the replica's own temporary volume.",
             {
                 "claim": text(

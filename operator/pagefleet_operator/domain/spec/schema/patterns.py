@@ -14,6 +14,8 @@ from pagefleet_contract.quantity import CONFIDENCE, DURATION, PART, PERCENT, QUA
 SOURCES: Mapping[str, str] = {
     "hf": "hf://org/name[@revision]",
     "s3": "s3://bucket[/prefix]",
+    "gs": "gs://bucket[/prefix]",
+    "az": "az://account/container[/prefix]",
     "pvc": "pvc://claim/path",
     "oci": "oci://registry/name@sha256:DIGEST[/path]",
     "file": "file:///path",
@@ -23,7 +25,7 @@ SOURCES: Mapping[str, str] = {
 SOURCE_FORMS = f"{', '.join(_FIRST)} or {_LAST}"
 
 URI = (
-    r"^((hf|file|python)://.+|s3://[a-z0-9][-a-z0-9.]*(/.*)?|pvc://[a-z0-9][-a-z0-9.]*(/.*)?"
+    r"^((hf|file|python)://.+|(s3|gs)://[a-z0-9][-_a-z0-9.]*(/.*)?|az://[a-z0-9]+/[a-z0-9$][-a-z0-9]*(/.*)?|pvc://[a-z0-9][-a-z0-9.]*(/.*)?"
     r"|oci://[a-z0-9][-A-Za-z0-9._:/]*@sha256:[0-9a-f]{64}(/.*)?)$"
 )
 LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # of DNS
