@@ -179,6 +179,22 @@ def looks(plan: CapacityPlan, *runs: list[Sample], before: CapacityPlanRecord | 
     return before
 
 
+def test_a_look_without_readings_does_not_count() -> None:
+    (one,) = looks(PLAN, seen(50), [], seen(50)).assumptions
+    assert one.finding is HOLDS
+    (one,) = looks(PLAN, seen(50), seen(10), seen(50)).assumptions
+    assert one.finding is UNKNOWN, "a look that leaves it open does"
+
+
+def test_a_bound_that_refutes_a_plan_is_told_as_a_bound() -> None:
+    plan = replace(PLAN, planned={SPEED: 5000.0})
+    found = looks(plan, seen(5), seen(5))
+    ((_, status, reason, message),) = report.conditions(plan, found, "", None)
+    assert (status, reason) == ("False", "WorseThanPlanned")
+    assert " planned, 400 to 4,000 measured of revision a until " in message
+    assert message.endswith(": at least 20% less")
+
+
 def test_two_looks_in_a_row_make_a_finding_and_an_idle_time_keeps_it() -> None:
     slow, right, idle = seen(50, base=0.02), seen(50), seen(0)
     (one,) = looks(PLAN, slow).assumptions

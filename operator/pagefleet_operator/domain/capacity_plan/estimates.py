@@ -28,6 +28,7 @@ from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
 SURE = 3.0  # standard errors
 MIN_POINTS, NEAREST = 8, 12  # half-minutes that a bound of the throughput is taken from
+NEAR = 1.15  # times the lower one, up to which two bounds are one number: the load was close to the planned one
 STEADY = 0.25  # of the running requests, by which they may change in a half-minute
 MIN_CHANGE = 2.0  # requests that are no change
 EXTENDED = 1.5
@@ -62,7 +63,8 @@ def throughput_at(samples: Sequence[Sample], concurrency: float) -> Estimate | N
     each = [mean.running / mean.replicas for mean in points]
     curve = throughput.fit(points, concurrency)
     if curve is None or not curve.shown or not min(each) / EXTENDED <= concurrency <= max(each) * EXTENDED:
-        return Estimate(low, high, math.sqrt(low * high) if high < STEADY * low + low else None)
+        close = [min(max(one.value, low), high) for one in known if one.value is not None]
+        return Estimate(low, high, close[0] if close else None)
     value = min(max(curve.throughput(concurrency), low), high)
     surely, at_most = curve.throughput(concurrency, SURE), curve.throughput(concurrency, -SURE) or math.inf
     return Estimate(min(max(low, surely), value), max(min(high, at_most), value), value)
@@ -141,7 +143,9 @@ def _bounds(points: Sequence[Mean], concurrency: float, above: bool) -> Estimate
     total = [tokens for _, tokens in side]
     scaled = [tokens * concurrency / running for running, tokens in side]
     low, high = (scaled, total) if above else (total, scaled)
-    return Estimate(max(0.0, fmean(low) - _error(low)), fmean(high) + _error(high))
+    least, most = fmean(low), fmean(high)
+    value = math.sqrt(least * most) if most <= NEAR * least else None
+    return Estimate(max(0.0, least - _error(low)), most + _error(high), value)
 
 
 def _error(values: Sequence[float]) -> float:

@@ -2,7 +2,7 @@
 
 Every LOOK_SECONDS each assumption is compared with its estimate. It is off when the whole interval is beyond the tolerance, and holds
 when the whole interval is within it. Anything between leaves the finding as it is, so an idle service keeps its last one. A finding
-changes when two looks in a row say so. One that was off holds again only when the number is clearly back: within CLEARED of the
+changes when two looks in a row say so, of those that had enough readings. One that was off holds again only when the number is clearly back: within CLEARED of the
 tolerance. So a number near the tolerance does not come and go.
 """
 
@@ -99,7 +99,7 @@ def _stored(
 def _looked(before: AssumptionRecord, estimate: Estimate | None, tolerance: float, now: float) -> AssumptionRecord:
     """The record after one more look."""
     if estimate is None:
-        return replace(before, pending=Finding.UNKNOWN)
+        return before
     one_sided = before.name == Assumption.RATE
     says = finding(estimate, before.planned, tolerance, before.finding, one_sided=one_sided)
     low, high = _rounded(estimate.low), None if math.isinf(estimate.high) else _rounded(estimate.high)

@@ -82,11 +82,15 @@ def _off(one: AssumptionRecord, plan: CapacityPlan) -> str:
     """An assumption that does not hold, with its numbers, the revision and the time."""
     measured = one.measured if one.measured is not None else one.planned
     share = f"{abs(measured / one.planned - 1):.0%} {'more' if one.finding is Finding.ABOVE else 'less'}"
+    number = _number(measured)
+    if one.low != one.high:
+        number += f" ({_number(one.low)} to {_number(one.high)})"
+        if measured in (one.low, one.high):  # only a bound is known
+            number, share = f"{_number(one.low)} to {_number(one.high)}", f"at least {share}"
     unit = _unit(one, plan)
     whose = f" of revision {one.revision}" if one.revision else ""
-    span = f" ({_number(one.low)} to {_number(one.high)})" if one.low != one.high else ""
     return (
-        f"{one.name}: {_number(one.planned)} {unit} planned, {_number(measured)}{span} measured{whose} until "
+        f"{one.name}: {_number(one.planned)} {unit} planned, {number} measured{whose} until "
         f"{time_to_the_second(one.until)}: {share}"
     )
 
