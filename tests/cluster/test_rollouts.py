@@ -98,8 +98,8 @@ async def test_undo_goes_back_with_capacity_first(plane: Plane) -> None:
 async def test_a_load_test_is_a_job_that_may_run_anywhere(plane: Plane) -> None:
     name = "rollout-load-test"
     await serving(plane, name)
-    profile = {"requests": 5, "rate": 2, "timeout": "5m"}
-    await plane.kubectl.apply(revision(name, 2, [{"loadTest": profile}, {"weight": 50}]))
+    profile = {"requests": 5, "rate": 2, "endpoints": ["/v1/models", "/v1/chat/completions"]}
+    await plane.kubectl.apply(revision(name, 2, [{"loadTest": {**profile, "timeout": "5m"}}, {"weight": 50}]))
     tested = await settled(plane, name, "the load test", lambda v: v.phase == "LoadTest")
 
     async def jobs() -> list[Document]:
@@ -112,7 +112,7 @@ async def test_a_load_test_is_a_job_that_may_run_anywhere(plane: Plane) -> None:
     assert job["metadata"]["ownerReferences"][0]["name"] == name
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert f"http://{name}-{tested.canary}.{NAMESPACE}.svc:80" in arguments
-    assert json.loads(arguments[arguments.index("--profile") + 1]) == {"requests": 5, "rate": 2}
+    assert json.loads(arguments[arguments.index("--profile") + 1]) == profile
     await act(plane, name, "abort")
     await settled(plane, name, "aborted", lambda v: v.phase == "RolledBack")
 

@@ -222,6 +222,19 @@ async def test_the_load_test_job_s_command(server: Server, tmp_path: Path) -> No
     assert "TTFT" in out
 
 
+async def test_an_endpoint_that_fails_is_in_the_result_of_the_load_test(server: Server, tmp_path: Path) -> None:
+    """This server has no embeddings. The load runs all the same, and the operator judges."""
+    result = tmp_path / "termination-log"
+    profile = json.dumps({"requests": 5, "rate": 50, "endpoints": ["/v1/models", "/v1/embeddings"]})
+    code, out, _ = await command(
+        "--url", server.url, "--profile", profile, "--result-file", str(result), home=tmp_path
+    )  # fmt: skip
+    document = json.loads(result.read_bytes())
+    assert (code, document["requests"], document["errors"]) == (0, 5, 0)
+    assert document["failedEndpoints"] == {"/v1/embeddings": "HTTP 404: 404: Not Found"}
+    assert "/v1/embeddings" in out
+
+
 async def test_a_dead_server_gives_a_result_and_exit_code_1(tmp_path: Path) -> None:
     result = tmp_path / "result"
     arguments = ("--url", "http://127.0.0.1:1", "--model", "tiny", "--requests", "3", "--rate", "100")

@@ -23,13 +23,13 @@ from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import show, terminal
 from pagefleet_cli.bench import baseline, exports, loads, picture, store
 from pagefleet_cli.bench.loads import Load
-from pagefleet_cli.bench.profile import Lengths, Planned, Profile, ProfileError, Spread, checked, plan
+from pagefleet_cli.bench.profile import Lengths, Profile, ProfileError, Spread, checked, plan
 from pagefleet_cli.bench.report import comparison, report
 from pagefleet_cli.bench.requests import Endpoint
 from pagefleet_cli.bench.result import compact, written
 from pagefleet_cli.bench.run import Progress as OnProgress
-from pagefleet_cli.bench.run import Run, run
-from pagefleet_cli.bench.target import served_model, through_gateway, url_of
+from pagefleet_cli.bench.run import Run, client, run
+from pagefleet_cli.bench.target import failing, served_model, through_gateway, url_of
 
 
 def bench(
@@ -112,7 +112,7 @@ def bench(
             endpoint, chat=chat or bool(told.chat), ignore_eos=ignore_eos and told.ignore_eos is not False
         )
         started = datetime.datetime.now(datetime.UTC).isoformat()
-        result = _measured(endpoint, plan(load), timeout)
+        result = _measured(endpoint, load, timeout)
         if result_file:
             _write(result_file, result)
         saved = store.SavedRun(result, load, endpoint.url, endpoint.model, started)
@@ -196,14 +196,17 @@ def _endpoint(
     return Endpoint(address, model or served_model(address, key), key=key)
 
 
-def _measured(endpoint: Endpoint, planned: Sequence[Planned], timeout: float) -> Run:
-    """Run the load. Ctrl-C ends it early; the samples so far are the result."""
+def _measured(endpoint: Endpoint, load: Profile, timeout: float) -> Run:
+    """Check the endpoints, and run the load. Ctrl-C ends it early; the samples so far are the result."""
+    planned = plan(load)
 
     async def go(progress: OnProgress) -> Run:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        return await run(endpoint, planned, timeout, stop, progress)
+        async with client(timeout) as session:
+            failed = await failing(session, endpoint, load.endpoints)
+        return replace(await run(endpoint, planned, timeout, stop, progress), failed_endpoints=failed)
 
     with _bar(len(planned)) as progress:
         return asyncio.run(go(progress))

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pagefleet_contract.endpoints import ENDPOINTS
+
 # Common English words that are one token in the vocabularies of today's models.
 WORDS = [
     "time", "people", "way", "water", "day", "part", "sound", "work", "place", "year", "back", "thing",
@@ -76,6 +78,7 @@ class Prefix:
 class Profile:
     """`rate` is requests per second. `temperature` None: the server's default. `stages`, when there are any, say the number and the times
     of the requests in place of `requests` and `rate` (which then are their sum and mean), with `pause` seconds between two of them.
+    `endpoints` are checked before the load, by their paths.
     """
 
     requests: int = 200
@@ -87,6 +90,7 @@ class Profile:
     stages: tuple[Stage, ...] = ()
     pause: float = 0.0
     prefix: Prefix | None = None
+    endpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def parse(text: str) -> Profile:
         raise ProfileError(f"the profile is not JSON: {error}") from error
     fields = {"requests": "requests", "rate": "rate", "seed": "seed", "temperature": "temperature"}
     lengths = {"promptTokens": "prompt_tokens", "outputTokens": "output_tokens"}
-    known = {**fields, **lengths, "stages": "stages", "pause": "pause", "prefix": "prefix"}
+    known = {**fields, **lengths, "stages": "stages", "pause": "pause", "prefix": "prefix", "endpoints": "endpoints"}
     if not isinstance(document, dict) or set(document) - set(known):
         raise ProfileError(f"the profile must be a JSON object with fields of {', '.join(known)}")
     default = Profile()
@@ -120,6 +124,8 @@ def parse(text: str) -> Profile:
         values["stages"] = _stages(document["stages"])
         if {"requests", "rate"} & set(document):
             raise ProfileError("stages cannot be given together with requests or rate, which follow from them")
+    if "endpoints" in document:
+        values["endpoints"] = _endpoints(document["endpoints"])
     if "prefix" in document:
         values["prefix"] = _prefix(document["prefix"])
     return checked(staged(replace(default, **values)))
@@ -182,12 +188,20 @@ def _check_spread(name: str, lengths: Spread) -> None:
         raise ProfileError(f"{name}.mean must be between {name}.min and {name}.max, not {lengths.mean!r}")
 
 
+def _endpoints(raw: object) -> tuple[str, ...]:
+    if not isinstance(raw, list) or not all(isinstance(path, str) and path in ENDPOINTS for path in raw):
+        raise ProfileError(f"endpoints must be a list of paths among {', '.join(ENDPOINTS)}, not {raw!r}")
+    return tuple(raw)
+
+
 def dump(profile: Profile) -> dict[str, Any]:
     """The profile in the form of its JSON."""
     sides = {"promptTokens": profile.prompt_tokens, "outputTokens": profile.output_tokens}
     given: dict[str, Any] = {} if profile.temperature is None else {"temperature": profile.temperature}
     if profile.prefix:
         given["prefix"] = {"count": profile.prefix.count, "tokens": profile.prefix.tokens}
+    if profile.endpoints:
+        given["endpoints"] = list(profile.endpoints)
     shapes = {key: _shape(one) for key, one in sides.items()}
     if profile.stages:
         stages = [{"rate": stage.rate, "seconds": stage.seconds} for stage in profile.stages]

@@ -45,6 +45,11 @@ COLOURS = {
 
 def report(run: Run, profile: Profile) -> RenderableType:
     parts: list[RenderableType] = [summary(run, profile), percentiles(run)]
+    if run.failed_endpoints:
+        failed = Table("ENDPOINT", "FAILED", box=None)
+        for path, cause in run.failed_endpoints.items():
+            failed.add_row(Text(path, "red"), Text(cause))
+        parts.append(failed)
     kinds = errors(run.samples)
     if kinds:
         table = Table("ERROR", "REQUESTS", "SHARE", box=None)

@@ -67,6 +67,8 @@ def _document(run: Run, histograms: Mapping[str, Mapping[int, int]], coarse: int
         "seconds": round(run.seconds, 3),
         "outputTokensPerSecond": round(tokens_per_second(run), 3),
     }
+    if run.failed_endpoints:
+        document["failedEndpoints"] = dict(run.failed_endpoints)
     if coarse > 1:
         document["coarse"] = coarse
     for signal, histogram in histograms.items():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -18,11 +18,13 @@ Progress = Callable[[int, int], None]  # (ended, in flight)
 
 @dataclass(frozen=True)
 class Run:
-    """`seconds` from the first intended start to the last answer. `cut`: ended before every request was sent."""
+    """`seconds` from the first intended start to the last answer. `cut`: ended before every request was sent. `failed_endpoints` are those
+    that were checked before and failed, with the cause."""
 
     samples: tuple[Sample, ...]
     seconds: float
     cut: bool = False
+    failed_endpoints: Mapping[str, str] = field(default_factory=dict)
 
 
 def client(timeout: float) -> aiohttp.ClientSession:

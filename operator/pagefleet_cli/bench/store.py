@@ -87,7 +87,7 @@ def unlike(before: SavedRun, model: str, profile: Profile) -> list[str]:
     if before.model != model:
         differences.append(f"the model was {before.model}, not {model}")
     then, now = dump(before.profile), dump(profile)
-    for key in sorted({*then, *now} - {"seed"}):
+    for key in sorted({*then, *now} - {"seed", "endpoints"}):
         if then.get(key) != now.get(key):
             differences.append(f"{key} was {then.get(key, 'not given')}, not {now.get(key, 'given')}")
     return differences

@@ -1,18 +1,27 @@
-"""Finds the server to measure: a URL as given, or a service behind the gateway, and the model's name."""
+"""Finds the server to measure: a URL as given, or a service behind the gateway, and the model's name; and checks its endpoints: each gets
+one small request, and where it can stream a second one."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pagefleet_cli.base.cluster import Cluster, Target
 from pagefleet_cli.base.errors import CommandError
+from pagefleet_cli.bench.requests import Endpoint as Server
 from pagefleet_cli.bench.requests import base, models
 from pagefleet_cli.bench.run import client
+from pagefleet_contract.endpoints import ENDPOINTS, Endpoint
 from pagefleet_contract.names import GATEWAY, SYSTEM_NAMESPACE
 
 LOOK_SECONDS = 15.0
+LONGEST = 120  # characters of a cause
+LAST_EVENTS = ("[DONE]", "message_stop", "response.completed", "response.incomplete")
 
 
 def through_gateway(service: str, gateway: str | None, target: Target) -> tuple[str, str]:
@@ -67,3 +76,65 @@ def url_of(text: str) -> str:
     if not text.startswith(("http://", "https://")):
         raise CommandError(f"--url: {text!r} must begin with http:// or https://")
     return base(text)
+
+
+async def failing(session: aiohttp.ClientSession, server: Server, paths: Sequence[str]) -> dict[str, str]:
+    """The cause of each failure by the endpoint's path; {} when every one answers as it should."""
+    found = {}
+    for path in paths:
+        cause = await _failure(session, server, ENDPOINTS[path])
+        if cause:
+            found[path] = cause[:LONGEST]
+    return found
+
+
+async def _failure(session: aiohttp.ClientSession, server: Server, endpoint: Endpoint) -> str:
+    """Why an endpoint is not as it should be; "" for a good answer."""
+    url = server.url.removesuffix("/v1") + endpoint.path
+    headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
+    try:
+        if endpoint.body is None:
+            async with session.get(url, headers=headers) as response:
+                return await _answer(response, endpoint)
+        body: dict[str, Any] = {"model": server.model, **endpoint.body}
+        async with session.post(url, json=body, headers=headers) as response:
+            cause = await _answer(response, endpoint)
+        if cause or not endpoint.streams:
+            return cause
+        async with session.post(url, json={**body, "stream": True}, headers=headers) as response:
+            return await _stream(response)
+    except TimeoutError:
+        return "timeout"
+    except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
+        return f"no answer: {type(error).__name__}"
+
+
+async def _answer(response: aiohttp.ClientResponse, endpoint: Endpoint) -> str:
+    text = await response.text(errors="replace")
+    if response.status != 200:
+        return f"HTTP {response.status}: {_message(text)}"
+    try:
+        value = json.loads(text).get(endpoint.answer)
+    except (ValueError, AttributeError):
+        return "the answer is no JSON object"
+    return "" if value else f"the answer has no {endpoint.answer}"
+
+
+async def _stream(response: aiohttp.ClientResponse) -> str:
+    """An error that came in the stream counts as a failure, as does a stream without its last event."""
+    if response.status != 200:
+        return f"streamed: HTTP {response.status}: {_message(await response.text(errors='replace'))}"
+    text = await response.text(errors="replace")
+    data = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+    if any('"error":{' in one.replace(" ", "") for one in data):
+        return "streamed: an error in the stream"
+    return "" if data and any(name in data[-1] for name in LAST_EVENTS) else "streamed: the stream has no last event"
+
+
+def _message(text: str) -> str:
+    """The message of an error in OpenAI's or Anthropic's form, else the text's beginning."""
+    try:
+        error = json.loads(text)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError):
+        return " ".join(text.split())[:LONGEST]

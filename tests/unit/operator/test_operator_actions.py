@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.virtual.cluster import Cluster
 
+from pagefleet_cli.bench.profile import parse as parse_profile
 from pagefleet_operator.domain.rollout import actions
 from pagefleet_operator.domain.rollout.actions import Request, Unreadable, parse
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
@@ -234,6 +235,8 @@ RESULT = {"requests": 100, "errors": 0, "ttft": {"300": 100}}
         (LoadTestReading(RESULT), {**RESULT, "ttft": {"295": 100}}, ""),
         (LoadTestReading(RESULT), {**RESULT, "ttft": {"200": 100}}, "LoadTest"),
         (LoadTestReading({**RESULT, "errors": 50}), {}, "LoadTest"),
+        (LoadTestReading({**RESULT, "failedEndpoints": {"/v1/embeddings": "HTTP 404: no such"}}), {}, "LoadTest"),
+        (LoadTestReading({**RESULT, "failedEndpoints": 7}), {}, "LoadTest"),
         (LoadTestReading(failure="no such model"), {}, "LoadTest"),
     ],
 )
@@ -263,6 +266,23 @@ def test_a_load_test_is_compared_with_the_stables(
         assert cluster.status.rollout.phase is Phase.STEP
         assert next(one for one in cluster.status.revisions if one.hash == canary).load_test == RESULT
         assert cluster.plan.job is None
+
+
+def test_an_endpoint_that_does_not_work_rejects_a_canary_by_its_name() -> None:
+    cluster = started([{"loadTest": {"requests": 10, "endpoints": ["/v1/models", "/v1/embeddings"]}}])
+    cluster.until(lambda status: status.rollout.phase is Phase.LOAD_TEST)
+    assert cluster.plan is not None and cluster.plan.job is not None
+    arguments = cluster.plan.job["spec"]["template"]["spec"]["containers"][0]["args"]  # type: ignore[index]
+    profile = json.loads(arguments[arguments.index("--profile") + 1])
+    assert profile == {"requests": 10, "endpoints": ["/v1/models", "/v1/embeddings"]}
+    assert parse_profile(json.dumps(profile)).endpoints == ("/v1/models", "/v1/embeddings"), (
+        "the Job's command reads it"
+    )
+    cluster.load_test = LoadTestReading({**RESULT, "failedEndpoints": {"/v1/embeddings": "HTTP 404: no such route"}})
+    cluster.tick()
+    assert cluster.status.rejected[-1].message == (
+        "endpoints of the canary that the load test checks do not work: /v1/embeddings (HTTP 404: no such route)"
+    )
 
 
 def test_a_load_test_does_not_wait_for_ever() -> None:

@@ -16,6 +16,7 @@ from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 
 MAX_BUCKET = 2000
+MAX_TEXT = 200  # characters of an endpoint's path, and of the cause of its failure
 MAX_FAILED_SHARE = 0.01  # share of failed requests accepted without spec.rollout.guard.errors
 
 
@@ -38,6 +39,11 @@ def parse_result(raw: object) -> dict[str, Any] | None:
         value = raw.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             result[name] = value
+    failed = raw.get("failedEndpoints")
+    if failed is not None:
+        if not isinstance(failed, Mapping) or not all(isinstance(cause, str) for cause in failed.values()):
+            return None
+        result["failedEndpoints"] = {str(path)[:MAX_TEXT]: cause[:MAX_TEXT] for path, cause in failed.items()}
     for name in GATEWAY_SIGNALS:
         histogram = raw.get(name)
         if histogram is None:
@@ -53,6 +59,9 @@ def compare(result: Mapping[str, object], stored: Mapping[str, object], guard: G
     canary, stable = parse_result(result), parse_result(stored) or {}
     if canary is None:
         return LoadTestComparison("the load test's result cannot be read", "")
+    if failed := canary.get("failedEndpoints"):
+        causes = ", ".join(f"{path} ({cause})" for path, cause in failed.items())
+        return LoadTestComparison(f"endpoints of the canary that the load test checks do not work: {causes}", "")
     requests, errors = canary["requests"], canary["errors"]
     limit = guard.max_error_rate if guard.max_error_rate is not None else MAX_FAILED_SHARE
     if errors > limit * requests:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pagefleet_contract.endpoints import ENDPOINTS
 from pagefleet_contract.quantity import fraction, seconds
-from pagefleet_operator.domain.spec.schema.fields import Schema, duration, integer, number, record, share
+from pagefleet_operator.domain.spec.schema.fields import Schema, array, choice, duration, integer, number, record, share
 
 LOAD_TEST_SECONDS = 1800.0
 UNTIL_RESUMED = "until resumed"
@@ -35,6 +36,11 @@ LOAD_TEST = record(
         "outputTokens": TOKENS,
         "temperature": number("The temperature of sampling; the engine's default when omitted.", 0, 2),
         "seed": integer("The same seed gives the same requests.", 0, 2147483647),
+        "endpoints": array(
+            "Endpoints that must work before the load begins: each gets a small request, and a streamed one where it can stream.",
+            choice("The path of an endpoint.", tuple(ENDPOINTS)),
+            len(ENDPOINTS),
+        ),
         "timeout": duration("Longest time for all of it (30m when omitted)."),
     },
 )
