@@ -15,7 +15,8 @@ from bench.gatewaybench.systems import ROOT, environment
 from bench.gatewaybench.traffic import engines
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.settings import Settings
 
 PORTS = (19301, 19302, 19303, 19304)

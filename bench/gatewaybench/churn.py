@@ -23,7 +23,8 @@ import uvloop
 from bench.gatewaybench.systems import ROOT, environment
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.settings import Settings
 
 PORTS = {"a": (19201, 19202, 19203, 19204), "b": (19205, 19206, 19207, 19208)}

@@ -12,7 +12,9 @@ import random
 import time
 
 from pagefleet_gateway.cluster.readings import Readings
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 
@@ -64,5 +66,5 @@ def _fleet(count: int) -> tuple[Picker, Ledger]:
         readings.put(
             pod, b"vllm:num_requests_running 2\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.3\n", 0.0
         )
-    ledger.sweep(pods, 0.0)
+    finish(ledger.sweep(state.known, 0.0))
     return Picker(state, ledger, random.Random(1), readings), ledger

@@ -16,7 +16,9 @@ from bench.gatewaybench.trace import BLOCK, Arrival
 
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.scrapes import PERIOD_SECONDS
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 from pagefleet_gateway.picking.prefixes import Prefixes
@@ -194,7 +196,7 @@ class Pagefleet:
                 message = news.message()
                 for other in self._gateways:
                     if other is not gateway:
-                        other.newsroom.take_over(str(number), message, now)
+                        finish(other.newsroom.take_over(str(number), message, now))
 
 
 class _Events:
@@ -237,7 +239,7 @@ class _Gateway:
         self._readings = Readings(self.ledger.known_in_flight)
         self.picker = Picker(state, self.ledger, random.Random(seed), self._readings)
         self.newsroom = Newsroom(self.ledger, self.picker.prefixes)
-        self.ledger.sweep(pods, 0.0)
+        finish(self.ledger.sweep(state.known, 0.0))
 
     def choose(self, arrival: Arrival, job: Job, now: float) -> int:
         request = Request(str(job.key), "POST", "/team/chat/v1/chat/completions", {}, arrival.body)
@@ -270,4 +272,4 @@ class _Gateway:
             if self._hears_capacities:
                 text += f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{engine.kv_tokens // 16}"}} 1\n'
             self._readings.put(pod, text.encode(), now)
-        self.picker.sweep(now)
+        finish(self.picker.sweep(now))

@@ -12,16 +12,21 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from subprocess import DEVNULL
 
+import msgspec
 import uvloop
-from bench.gatewaybench.stalls import ENGINE, _beside, _gateway, _pick
+from bench.gatewaybench.stalls import ENGINE, _beside, _gateway, _pick, _scrapes
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Pod, Service
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.sharing.news import News
 
 SERVICES, PODS_EACH = 5_000, 2
 CHANGES = 20
+REQUESTS_PER_SECOND = 400
 PAGE = '(b"vllm:num_requests_running 2\\nvllm:num_requests_waiting 0\\nvllm:kv_cache_usage_perc 0.3\\n" + b"# HELP x of an engine\\n" * 400)'
 
 
@@ -48,6 +53,12 @@ async def _many(services: int, changes: int) -> dict[str, object]:
         await measure("first pods", lambda: _arrive(gateway, pods))
         await measure("rest", lambda: asyncio.sleep(12.0))  # sweeps, scrapes and slices
         await measure("pods change", lambda: _change(gateway, pods[:changes]))
+        await measure("services change", lambda: _change_services(gateway, services, changes))
+        await measure("requests", lambda: _request_all(gateway, services))
+        await measure("rest after requests", lambda: asyncio.sleep(12.0))
+        await measure("scrape", lambda: _scrapes(gateway, 2))
+        await measure("a gateway joins", lambda: _join(gateway))
+        await measure("listed again", lambda: _list_again(gateway))
         used, began = time.process_time(), time.monotonic()
         await asyncio.sleep(10.0)
         figures["cores at rest"] = round((time.process_time() - used) / (time.monotonic() - began), 3)
@@ -101,6 +112,47 @@ async def _change(gateway: Gateway, pods: Sequence[Pod]) -> None:
         await asyncio.sleep(0.05)
         gateway.state.put_pod(replace(pod, uid=f"{pod.uid}-again"))
         await _until_served(gateway, replace(pod, uid=f"{pod.uid}-again"))
+
+
+async def _change_services(gateway: Gateway, services: int, changes: int) -> None:
+    """A service after another gets other weights, goes, and comes again."""
+    for number in range(changes):
+        service = gateway.state.services["bench", f"s{number}"]
+        other = f"/bench/s{services - 1 - number}/v1/completions"
+        for change in (
+            partial(gateway.state.put_service, replace(service, weights=(("a", 90), ("b", 10)))),
+            partial(gateway.state.remove_service, service.key),
+            partial(gateway.state.put_service, service),
+        ):
+            change()
+            await _pick(gateway, other, b'{"prompt": "x", "stream": true}')
+            await asyncio.sleep(0.05)
+
+
+async def _request_all(gateway: Gateway, services: int) -> None:
+    """Give every service a request, and half of them one more: REQUESTS_PER_SECOND in all."""
+    began = time.monotonic()
+    for number in range(services * 3 // 2):
+        await _pick(gateway, f"/bench/s{number % services}/v1/completions", b'{"prompt": "x", "stream": true}')
+        await asyncio.sleep(max(0.0, began + number / REQUESTS_PER_SECOND - time.monotonic()))
+
+
+async def _join(gateway: Gateway) -> None:
+    """Another gateway comes and hears everything, and tells as much."""
+    room, first = gateway.newsroom, News(whole=True)
+    for _ in room.gather(first, time.monotonic()):
+        await asyncio.sleep(0)
+    message = msgspec.msgpack.encode(first.message())
+    await asyncio.sleep(0)
+    for _ in room.take_over("other", msgspec.msgpack.decode(message), time.monotonic()):
+        await asyncio.sleep(0)
+    room.forget("other")
+
+
+async def _list_again(gateway: Gateway) -> None:
+    """The API server no longer knows the version of the last list, and the watch lists everything anew."""
+    gateway.state.replace_services([replace(service) for service in gateway.state.services.values()])
+    gateway.state.replace_pods([replace(pod) for pod in gateway.state.pods])
 
 
 async def _until_served(gateway: Gateway, pod: Pod) -> None:

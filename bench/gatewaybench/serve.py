@@ -15,7 +15,8 @@ import signal
 import uvloop
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.envoy import bootstrap
 from pagefleet_gateway.envoy.processors import default_workers
 from pagefleet_gateway.settings import Settings

@@ -24,7 +24,8 @@ import uvloop
 
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.engines import Engine
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.log_writer import LogWriter
 from pagefleet_gateway.measuring.access_log import LogLine
 from pagefleet_gateway.picking.picker import Pick, Request
@@ -133,6 +134,7 @@ async def _beside(work: Callable[[], Awaitable[object]]) -> dict[str, float]:
     async with Beats() as beats:
         await asyncio.sleep(0.05)
         await work()
+        await asyncio.sleep(0.05)  # a beat after the work's last step
     return beats.figures()
 
 

@@ -11,6 +11,7 @@ from bench.rolloutbench.engines import PREFIX_TOKENS, PREFIXES, Engine, Request
 from pagefleet_gateway.cluster.objects import service_from
 from pagefleet_gateway.cluster.readings import Reading, Readings
 from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.cluster.steps import Steps, finish
 from pagefleet_gateway.measuring.access_log import LogLine
 from pagefleet_gateway.measuring.counting import Counting
 from pagefleet_gateway.measuring.first_tokens import FirstToken
@@ -44,7 +45,8 @@ class Uncounted:
 
     def record_completion(self, completion: object) -> None: ...
 
-    def retain(self, services: object, pods: object, now: float) -> None: ...
+    def retain(self, services: object, revisions: object, now: float) -> Steps:
+        return iter(())
 
 
 class ScrapedReadings(Readings):
@@ -101,7 +103,7 @@ class Gateway:
     def forget_prefixes(self, names: Iterable[str]) -> None:
         """Forget what pods have cached: their caches retain nothing."""
         gone = {self._pods[name].cache for name in names if name in self._pods}
-        self.picker.prefixes.retain({pod.cache for pod in self._pods.values()} - gone)
+        finish(self.picker.prefixes.retain({pod.cache for pod in self._pods.values()} - gone))
 
     def first_token(self, request: Request, now: float) -> None:
         self.counting.record_report(FirstToken(request.id, now - request.at, _address(request.engine)))
@@ -139,11 +141,11 @@ class Gateway:
         if news := self.newsroom.changes(now):
             message = news.message()
             for other in others:
-                other.newsroom.take_over(self.instance, message, now)
+                finish(other.newsroom.take_over(self.instance, message, now))
 
     def sweep(self) -> None:
-        self.counting.sweep(self.state)
-        self.picker.sweep(self._clock())
+        finish(self.counting.sweep(self.state))
+        finish(self.picker.sweep(self._clock()))
 
 
 def _pod(engine: Engine) -> Pod:

@@ -22,7 +22,8 @@ from pagefleet_contract.headers import is_background
 from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.scrapes import Scrapes
-from pagefleet_gateway.cluster.state import ServiceKey, State
+from pagefleet_gateway.cluster.service import ServiceKey
+from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.fronts.hang_guard import HangGuard
@@ -45,6 +46,7 @@ from pagefleet_gateway.sharing.loads import Loads
 from pagefleet_gateway.sharing.members import Members
 from pagefleet_gateway.sharing.news import Newsroom
 from pagefleet_gateway.sharing.quotas import Quotas
+from pagefleet_gateway.upkeep import Upkeep
 from pagefleet_gateway.watching.engine_keys import EngineKeys, Read
 from pagefleet_gateway.watching.kube import ClusterWatch
 from pagefleet_gateway.watching.pools import Pools
@@ -52,7 +54,6 @@ from pagefleet_gateway.web import application
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 5.0
 MAX_REFUSALS = 10_000  # refused requests whose log line has not come, and log lines whose request has not come
 
 
@@ -82,8 +83,8 @@ class Gateway:
         self.holding = Holding(
             self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival, name=settings.pod_name
         )
-        newsroom = Newsroom(self.ledger, self.picker.prefixes, self.holding, self.picker.limits.budgets)
-        self.loads = Loads(newsroom, self.members, self._release_held)
+        self.newsroom = Newsroom(self.ledger, self.picker.prefixes, self.holding, self.picker.limits.budgets)
+        self.loads = Loads(self.newsroom, self.members, self._release_held)
         self.metrics = Metrics(self.ledger, self.holding, self.picker.limits.budgets)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
         self._refused: OrderedDict[str, Refusal] = OrderedDict()  # by request id, until its log line comes
@@ -99,7 +100,8 @@ class Gateway:
         self._emit = emit
         self._draining = False
         self._request_ended = asyncio.Event()  # set at each request's end
-        self.proxy = Proxy(settings, state)
+        self.upkeep = Upkeep(state, self.counting, self.picker)
+        self.proxy = Proxy(settings, state, self.upkeep.garbage.settle)
         self._closing = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -120,7 +122,7 @@ class Gateway:
         self._run("slices", self.counting.follow())
         self._run("quotas", self.quotas.follow())
         self._run("loads", self.loads.follow())
-        self._run("sweep", self._sweep())
+        self._run("upkeep", self.upkeep.follow())
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. Raises GatewayError when a part ends unasked."""
@@ -327,13 +329,6 @@ class Gateway:
         if api_key:
             self.metrics.record_key_request(api_key, line.code, completion, used)
         self._emit(access_log.rendered(line, completion, refusal))
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            self.counting.sweep(self.state)
-            await asyncio.sleep(0)
-            self.picker.sweep(time.monotonic())
 
     async def _drain(self) -> None:
         self._draining = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable
@@ -29,9 +28,13 @@ class GatewayError(RuntimeError):
 
 
 class Proxy:
-    """Envoy and what it shares with the picker. `close` what `start` opened with the stack that was given to it."""
+    """Envoy and what it shares with the picker. `close` what `start` opened with the stack that was given to it.
 
-    def __init__(self, settings: Settings, state: State) -> None:
+    `on_usable` is called once, right before requests can be answered.
+    """
+
+    def __init__(self, settings: Settings, state: State, on_usable: Callable[[], object]) -> None:
+        self._on_usable = on_usable
         self._settings = settings
         self._state = state
         self._folder = tempfile.TemporaryDirectory(prefix="gateway-", dir=settings.temporary)
@@ -94,9 +97,7 @@ class Proxy:
         first = [pod for pod in self._state.pods if pod.uid in self._first_pods]
         if self._endpoints.loaded and self._state.are_confirmed(first):
             self._usable = True
-            # What there is now lives long. Without this a full collection reads all of it: 300 ms with 10,000 pods.
-            gc.collect()
-            gc.freeze()
+            self._on_usable()
             return ""
         return f"Envoy has not loaded the endpoints of the first {len(first)} engine pods yet"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from aiohttp import web
 
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.service import ServiceKey
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 
@@ -55,6 +55,8 @@ def application(
             since = math.nan
         if not math.isfinite(since):
             return _bad_request("`since` must be a Unix time in seconds")
+        for _ in windows.steps():
+            await asyncio.sleep(0)
         document = windows.document(namespace, service, since, time.monotonic())
         body = msgspec.json.encode(document | {"held": held((namespace, service))})
         return web.Response(body=body, content_type="application/json")

@@ -18,7 +18,7 @@ from openai import AsyncOpenAI
 from support.gateway.fleet import CANARY, HEADERS, STABLE, TOKENS, Fleet, running, until
 
 from pagefleet_contract.sketch import quantile
-from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.cluster.service import Service
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from support.gateway.ext_proc import BODY, World, endpoints, pod, serving
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Pod, RateLimit, Service, State
+from pagefleet_gateway.cluster.service import RateLimit, Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.settings import Settings
 
 

@@ -22,7 +22,7 @@ from support.gateway.other_envoy import OtherEnvoy
 from pagefleet_contract.engine_metrics import HIGHER_FIRST
 from pagefleet_contract.headers import CLIENT_HEADER, PEAK_HEADER
 from pagefleet_gateway.cluster import engines
-from pagefleet_gateway.cluster.state import OBJECTIVE_HEADER
+from pagefleet_gateway.cluster.service import OBJECTIVE_HEADER
 from pagefleet_gateway.fronts.ext_proc_messages import MODEL_REWRITE
 from pagefleet_gateway.fronts.ext_proc_tls import self_signed
 

@@ -14,7 +14,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from support.gateway.ext_proc import BODY, World, serving
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.fronts.ext_proc_limits import MIB, Limits
 from pagefleet_gateway.settings import Settings
 

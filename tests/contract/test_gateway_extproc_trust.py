@@ -21,7 +21,8 @@ from support.gateway.ext_proc import World, pod
 from support.gateway.fleet import until
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.fronts.ext_proc_health import HealthRequest, HealthResponse, Status
 from pagefleet_gateway.fronts.ext_proc_tls import Pair, self_signed
 from pagefleet_gateway.proxy import GatewayError

@@ -18,7 +18,8 @@ import pytest
 from support.gateway.fleet import STABLE, TOKENS, Engine, running, until
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.envoy import timeouts
 from pagefleet_gateway.settings import Settings
 

@@ -98,8 +98,9 @@ async def test_a_prompts_beginning_leads_to_the_pod_that_another_gateway_sent_it
         beginning = "".join(f"paragraph {number}. " for number in range(200))
         await _answered(one, beginning + "What is it about?")
         (first,) = [engine for engine in engines if engine.requests]
-        cache, blocks = first.pod().cache, next(iter(one.gateway.picker.prefixes.latest().values()))
-        await until(lambda: two.gateway.picker.prefixes.latest().get(cache) == blocks)
+        cache = first.pod().cache
+        blocks = one.gateway.picker.prefixes.latest([cache], 1)
+        await until(lambda: two.gateway.picker.prefixes.latest([cache], 1) == blocks)
         for question in ("Who wrote it?", "When?", "Why?"):
             await until(partial(_all_know, (one, two), engines, 0))
             await _answered(two, beginning + question)

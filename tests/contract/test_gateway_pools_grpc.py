@@ -14,7 +14,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from support.gateway.fleet import until
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.settings import Settings
 
 DESTINATION = "x-gateway-destination-endpoint"

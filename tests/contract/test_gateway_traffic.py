@@ -10,7 +10,7 @@ import pytest
 from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 
 from pagefleet_contract.sketch import bucket_of
-from pagefleet_gateway.cluster.state import RateLimit, Service
+from pagefleet_gateway.cluster.service import RateLimit, Service
 
 
 @pytest.fixture

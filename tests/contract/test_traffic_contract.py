@@ -19,7 +19,7 @@ from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
 from pagefleet_contract.traffic import MAX_RETRIES
 from pagefleet_gateway.cluster.objects import service_from
-from pagefleet_gateway.cluster.state import QueueBounds, RateLimit, Service
+from pagefleet_gateway.cluster.service import QueueBounds, RateLimit, Service
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.watching import pools

@@ -11,7 +11,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.holding.shares import LEAD, MAX_TENANTS, Shares
 from pagefleet_gateway.picking.ledger import Ledger
@@ -59,10 +61,12 @@ class GatewayPod:
 def exchange(pods: list[GatewayPod], whole: bool = False) -> None:
     """Deliver what each has to tell to all others."""
     for pod in pods:
-        news = pod.newsroom.everything(0.0) if whole else pod.newsroom.changes(0.0)
+        news = News(whole=True) if whole else pod.newsroom.changes(0.0)
+        if whole:
+            finish(pod.newsroom.gather(news, 0.0))
         for other in pods:
             if other is not pod:
-                other.newsroom.take_over(pod.name, news.message(), 0.0)
+                finish(other.newsroom.take_over(pod.name, news.message(), 0.0))
 
 
 REQUESTS = st.lists(

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.cluster.state import RateLimit, Service
+from pagefleet_gateway.cluster.service import RateLimit, Service
 from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
 from pagefleet_gateway.limits.buckets import Bucket
 from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_CAPACITY, Prefixes
 from pagefleet_gateway.picking.request_cost import BLOCK_BYTES, LONG_BLOCK_BYTES, MAX_BLOCKS, block_hashes, block_tokens
 from pagefleet_gateway.picking.score import FREE_BACKLOG, INTERFERENCE, MAX_LOAD_RATIO, PodLoad, costs, rank
@@ -133,7 +134,7 @@ def test_the_cache_estimate_matches_what_was_sent_and_stays_bounded(sent: list[b
     assert whole.matched("1", blocks) == expected
     assert small.matched("1", blocks) <= min(3, expected)
     assert whole.matched("2", blocks) == 0
-    whole.retain({"2"})
+    finish(whole.retain({"2"}))
     assert whole.matched("1", blocks) == 0
 
 
@@ -151,7 +152,7 @@ def test_a_cache_is_remembered_as_far_as_its_engine_says_that_it_reaches() -> No
     assert prefixes.matched("1", blocks) == len(blocks) - 2
     prefixes.resize("1", 1)
     assert prefixes.matched("1", blocks) == 0
-    prefixes.retain(())
+    finish(prefixes.retain(()))
     prefixes.record("1", blocks)
     assert prefixes.matched("1", blocks) == len(blocks), "a cache of which nothing is known"
     prefixes.resize("1", 1e300)

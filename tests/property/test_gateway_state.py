@@ -12,7 +12,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.envoy.endpoints import Endpoints, endpoints_discovery
 
 PODS = st.builds(
@@ -89,6 +90,6 @@ def test_a_file_that_is_written_in_steps_is_the_one_that_is_written_at_once(list
                 state.replace_pods(pods)
                 version, written = await endpoints.write_in_steps()
                 assert written == state.pods
-                assert json.loads(file.read_text()) == endpoints_discovery(version, pods)
+                assert json.loads(file.read_text()) == endpoints_discovery(version, state.pods)
 
     asyncio.run(write())

@@ -10,8 +10,10 @@ Total: a row of another gateway that is malformed is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+
+from pagefleet_gateway.cluster.steps import Steps, parts
 
 MAX_PODS = 100_000  # that one gateway may tell about
 MAX_COUNT = 1e12
@@ -53,11 +55,6 @@ class OtherGateways:
         """Return the requests of all other gateways on a pod, only to be read."""
         return self._sums.get(uid, IDLE)
 
-    def replace(self, gateway: str, rows: object) -> None:
-        """Take over everything that a gateway has in flight."""
-        self.forget(gateway)
-        self.update(gateway, rows)
-
     def update(self, gateway: str, rows: object) -> dict[str, int]:
         """Take over what has changed at a gateway. Return the prompt tokens that it has sent since, by uid."""
         sent: dict[str, int] = {}
@@ -81,13 +78,17 @@ class OtherGateways:
         for uid, (counts, _) in self._told.pop(gateway, {}).items():
             self._change(uid, counts, IDLE)
 
-    def retain(self, uids: Collection[str]) -> None:
+    def retain(self, uids: Container[str]) -> Steps:
         """Forget pods that are not among `uids`."""
-        self._sums = {uid: counts for uid, counts in self._sums.items() if uid in uids}
-        for gateway, told in self._told.items():
-            self._told[gateway] = {uid: own for uid, own in told.items() if uid in uids}
+        for told in list(self._told.values()):
+            for part in parts(told):
+                for uid in [uid for uid in part if uid not in uids and uid in told]:
+                    self._change(uid, told.pop(uid)[0], IDLE)
+                yield
 
     def _change(self, uid: str, before: PodCounts, after: PodCounts) -> None:
+        if not before.requests and not after.requests:
+            return
         total = self._sums.get(uid)
         if total is None:
             total = self._sums[uid] = PodCounts()

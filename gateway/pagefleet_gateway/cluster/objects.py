@@ -20,7 +20,8 @@ from pagefleet_contract.traffic import (
     MAX_RETRIES,
 )
 from pagefleet_gateway.cluster.engines import engine_from, own_engine
-from pagefleet_gateway.cluster.state import Pod, QueueBounds, RateLimit, Service
+from pagefleet_gateway.cluster.service import QueueBounds, RateLimit, Service
+from pagefleet_gateway.cluster.state import Pod
 
 
 def service_from(raw: Mapping[str, object]) -> Service:

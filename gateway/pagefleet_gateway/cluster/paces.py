@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.cluster.state import Pod, RevisionKey, revision_key
+from pagefleet_gateway.cluster.steps import Steps, forget, parts
 
 MEMORY, SAMPLES = 0.995, 60  # how much of a pod's sums each new time leaves; times of all gateways before they count
 CHANCE, MOST = 1.25, 4.0  # times the revision's mean: below it no difference, and never more than
@@ -20,12 +21,6 @@ MAX_COMPARED = 300  # pods in one call: a few milliseconds
 MILLIONTHS = 1e6
 MAX_COUNT = 1 << 48
 MAX_LOG = 20.0
-
-RevisionKey = tuple[str, str, str]  # namespace, service, revision
-
-
-def revision_key(pod: Pod) -> RevisionKey:
-    return (pod.namespace, pod.service, pod.revision)
 
 
 class Pace(NamedTuple):
@@ -39,9 +34,9 @@ class Pace(NamedTuple):
 
 class Paces:
     def __init__(self) -> None:
-        self._own: dict[str, Pace] = {}  # by the pod's uid
+        self.own: dict[str, Pace] = {}  # by the pod's uid
         self._others: dict[str, dict[str, Pace]] = {}  # by gateway and uid
-        self._pods: Mapping[str, Pod] = {}  # by uid, as of the last `retain`
+        self._pods: Mapping[str, Pod] = {}  # by uid, those that there are, since the first `retain`
         self._changed: set[str] = set()  # uids whose own sums have changed since `take_changed`
         self._measured: dict[RevisionKey, set[str]] = {}  # the uids of which there are sums
         # The revisions of which sums have changed since they were compared, the oldest first.
@@ -56,20 +51,20 @@ class Paces:
         """Learn from a time to first token, and the one that the load at its pick let expect; None: not known."""
         if expected is None or not 0 < expected < math.inf or not 0 < seconds < math.inf:
             return
-        pace = self._own.get(pod.uid, Pace())
+        pace = self.own.get(pod.uid, Pace())
         logs = MEMORY * pace.logs + math.log(seconds / expected)
-        self._own[pod.uid] = Pace(logs, MEMORY * pace.weight + 1, pace.samples + 1)
+        self.own[pod.uid] = Pace(logs, MEMORY * pace.weight + 1, pace.samples + 1)
         self._changed.add(pod.uid)
         self._mark(pod)
 
-    def rows(self) -> dict[str, list[int]]:
-        """Return this gateway's sums, for another gateway, by uid: the sums in millionths, and the number of times."""
-        return {uid: _row(pace) for uid, pace in self._own.items()}
+    def rows(self, uids: Iterable[str]) -> dict[str, list[int]]:
+        """Return this gateway's sums of these pods, for another gateway, by uid: in millionths, and the number of times."""
+        return {uid: _row(self.own[uid]) for uid in uids if uid in self.own}
 
     def take_changed(self) -> dict[str, list[int]]:
         """Return the rows that have changed since the last call."""
         changed, self._changed = self._changed, set()
-        return {uid: _row(self._own[uid]) for uid in changed if uid in self._own}
+        return self.rows(changed)
 
     def hear(self, gateway: str, rows: object) -> None:
         """Take over another gateway's sums. Total: a row that is malformed is left out."""
@@ -115,23 +110,26 @@ class Paces:
                 self._slowness[uid] = min(max(1 / MOST, slowness), MOST)
 
     def _total(self, uid: str) -> Pace:
-        paces = [self._own.get(uid, Pace()), *(told[uid] for told in self._others.values() if uid in told)]
+        paces = [self.own.get(uid, Pace()), *(told[uid] for told in self._others.values() if uid in told)]
         logs, weight = sum(pace.logs for pace in paces), sum(pace.weight for pace in paces)
         return Pace(logs, weight, sum(pace.samples for pace in paces) if weight > 0 else 0)
 
-    def retain(self, pods: Mapping[str, Pod]) -> None:
+    def retain(self, pods: Mapping[str, Pod]) -> Steps:
         """Forget pods that are not among `pods`, by uid. What a gateway that is gone has told of the others stays."""
         self._pods = pods
-        self._own = {uid: pace for uid, pace in self._own.items() if uid in pods}
-        self._others = {
-            gateway: kept
-            for gateway, told in self._others.items()
-            if (kept := {uid: pace for uid, pace in told.items() if uid in pods})
-        }
-        self._slowness = {uid: value for uid, value in self._slowness.items() if uid in pods}
-        self._measured = {key: left for key, uids in self._measured.items() if (left := uids & pods.keys())}
-        self._stale = {key: None for key in self._stale if key in self._measured}
-        self._changed &= pods.keys()
+        for told in list(self._others.values()):
+            yield from forget(told, pods)
+        for gateway in [gateway for gateway, told in self._others.items() if not told]:
+            del self._others[gateway]
+        yield from forget(self.own, pods)
+        yield from forget(self._slowness, pods)
+        yield from forget(self._changed, pods)
+        for part in parts(self._measured):
+            for key in part:
+                if left := self._measured.pop(key, set()) & pods.keys():
+                    self._measured[key] = left
+            yield
+        yield from forget(self._stale, self._measured)
 
 
 def _quotient(pace: Pace) -> float:

@@ -7,13 +7,14 @@ readiness and the ejection after failures already keep requests away from it. sc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 from pagefleet_contract import engine_metrics
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine, Reader
 from pagefleet_gateway.cluster.metrics_page import PageError, label, number, samples
 from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.cluster.steps import Steps, forget
 
 MAX_AGE_SECONDS = 5.0
 # vLLM's names, and ours that mirror them.
@@ -68,10 +69,10 @@ class Readings:
                 self._sizes[pod.uid] = size
                 self.on_size(*size)
 
-    def retain(self, pods: Mapping[str, Pod]) -> None:
-        """Forget pods that are not among `pods`, by uid."""
-        self._readings = {uid: reading for uid, reading in self._readings.items() if uid in pods}
-        self._sizes = {uid: size for uid, size in self._sizes.items() if uid in pods}
+    def retain(self, uids: Container[str]) -> Steps:
+        """Forget pods that are not among `uids`."""
+        yield from forget(self._readings, uids)
+        yield from forget(self._sizes, uids)
 
 
 def reading_in(text: bytes, engine: Engine = OWN_ENGINE) -> Reading | None:
@@ -142,4 +143,5 @@ def _adapters(text: bytes) -> frozenset[str]:
     listed = (
         label(labels, _ADAPTERS) or b"" for prefix in _PREFIXES for labels, _ in samples(text, prefix + _LORA_INFO)
     )
-    return frozenset(name for names in listed for name in names.decode("utf-8", "replace").split(",")) - {""}
+    found = {name for names in listed for name in names.decode("utf-8", "replace").split(",")} - {""}
+    return frozenset(found) if found else UNKNOWN.adapters

@@ -7,139 +7,16 @@ and does no I/O.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pagefleet_contract.headers import is_background
-from pagefleet_contract.slo import Objective
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine
+from pagefleet_gateway.cluster.service import Service, ServiceKey
+from pagefleet_gateway.cluster.steps import Steps, finish, parts
 
-ServiceKey = tuple[str, str]  # namespace, name
-OBJECTIVE_HEADER = "x-gateway-inference-objective"  # clients of our own Envoy cannot send it
-
-
-@dataclass(frozen=True)
-class RateLimit:
-    """The allowance of one value of a header (an API key, a tenant); 0: no limit."""
-
-    header: str  # lower case; requests without it share one allowance
-    requests_per_minute: int = 0
-    tokens_per_minute: int = 0
-
-
-@dataclass(frozen=True)
-class QueueBounds:
-    """What may wait of one class of a service, in all gateway pods together. The bounds of the service's queue hold besides."""
-
-    seconds: float | None = None  # how long a request may wait; None: as long as any request of the service
-    requests: int = 0  # 0: no bound of its own
-    bytes: int = 0  # 0: no bound of its own
-
-
-NO_QUEUE_BOUNDS = QueueBounds()
-
-
-@dataclass(frozen=True)
-class Service:
-    """The part of an InferenceService that routing needs."""
-
-    namespace: str
-    name: str
-    served_name: str = ""
-    weights: tuple[tuple[str, int], ...] = ()  # .status.traffic; empty: nothing serves yet
-    canary: str = ""  # revision under test, "" when none
-    canary_headers: tuple[tuple[str, str], ...] = ()  # lower-case name, exact value; all must match
-    sticky_header: str = ""  # lower-case name of the header whose value keeps a client on one revision
-    timeout_seconds: float | None = None
-    retries: int = 2
-    pod_limit: int = 0  # requests a pod may have in flight, of all gateways, before others are held; 0: no limit
-    hold_seconds: float = 0.0  # how long a request may be held; 0: never
-    hold_requests: int = 256
-    hold_bytes: int = 64 * 1024 * 1024
-    tenant_header: str = ""  # lower case; held requests are queued fairly between its values
-    priorities: tuple[tuple[tuple[str, str], ...], ...] = ()  # most important first; header names lower case
-    priority_names: tuple[str, ...] = ()  # of the same classes
-    priority_bounds: tuple[QueueBounds, ...] = ()  # of the same classes
-    shed: tuple[str, ...] = ()  # names of classes that the operator has given up for spec.cost.budget
-    shed_for_slo: tuple[str, ...] = ()  # and for a promise of spec.slo that is about to break
-    slo_output_tokens: int = 0  # new tokens that an answer may have because of that; 0: no cap
-    objectives: tuple[Objective, ...] = ()  # spec.slo
-    limits: tuple[RateLimit, ...] = ()
-    fallback: str = ""  # service of the same namespace that answers when this one cannot
-    mirror: tuple[str, float] = ("", 0.0)  # revision that gets a copy of so many requests in 100
-    first_token_seconds: float | None = None  # for a pod to send a stream's first token, in each attempt
-    next_token_seconds: float | None = None  # for each further token of a stream
-    created: str = ""  # creationTimestamp: the oldest claim on a model name goes first
-    name_lost: str = ""  # the reason for which `served_name` is another service's; "": this service may own it
-    owns_name: bool = False  # the operator granted `served_name`
-    output_limit: int = 0  # tokens that an answer may have; 0: as many as the model has room for
-    max_length: int = 0  # tokens of a prompt and its answer; 0: not known
-    peak_output_tokens: int = 0  # new tokens that an answer may have while its class is saturated; 0: no cap
-    request_priorities: tuple[tuple[str, int], ...] = ()  # of the InferenceObjectives of its pools, by name
-
-    def priority(self, headers: Mapping[str, str]) -> int:
-        """Return the first class whose headers all match, 0 the most important. A request that matches none comes after
-        them, and then background work.
-
-        A request that names an InferenceObjective has the class of that number: n classes have the numbers n to 1, requests
-        of no class 0 and background work -1. Numbers above n are classes before 0.
-        """
-        if is_background(headers):
-            return len(self.priorities) + 1
-        number = self.objective_number(headers)
-        if number is not None:
-            return len(self.priorities) - number
-        for index, required in enumerate(self.priorities):
-            if all(headers.get(name) == value for name, value in required):
-                return index
-        return len(self.priorities)
-
-    def objective_number(self, headers: Mapping[str, str]) -> int | None:
-        """Return the priority of the InferenceObjective that a request names; None for none, or one that is not this
-        service's."""
-        name = headers.get(OBJECTIVE_HEADER) if self.request_priorities else None
-        return None if name is None else self._request_priorities.get(name)
-
-    def is_sheddable(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request gives way under load: the InferenceObjective that it names has a negative priority."""
-        return (self.objective_number(headers) or 0) < 0
-
-    @cached_property
-    def _request_priorities(self) -> Mapping[str, int]:
-        return dict(self.request_priorities)
-
-    def bounds_of(self, priority: int) -> QueueBounds:
-        """Return what may wait of a class, as `priority` counts them. Requests of no class have no bounds of their own."""
-        return self.priority_bounds[priority] if 0 <= priority < len(self.priority_bounds) else NO_QUEUE_BOUNDS
-
-    def hold_seconds_of(self, priority: int) -> float:
-        """Return how long a request of a class may wait; 0: not at all."""
-        own = self.bounds_of(priority).seconds
-        return self.hold_seconds if own is None else own
-
-    def class_name(self, headers: Mapping[str, str]) -> str:
-        """Return the name of the request's class, "" for none."""
-        return self.name_of(self.priority(headers))
-
-    def name_of(self, priority: int) -> str:
-        """Return the name of a class, as `priority` counts them, "" for one without a name."""
-        return self.priority_names[priority] if 0 <= priority < len(self.priority_names) else ""
-
-    def is_of(self, objective: Objective, priority: int) -> bool:
-        """Whether requests of a class, as `priority` counts them, belong to an objective."""
-        return not objective.priority or self.name_of(priority) == objective.priority
-
-    @property
-    def key(self) -> ServiceKey:
-        return (self.namespace, self.name)
-
-    @cached_property
-    def reference(self) -> str:
-        """Return the revision whose times are the measure for the others': the one with the largest weight that is not the
-        canary; "" for none."""
-        stable = [(weight, name) for name, weight in self.weights if weight > 0 and name != self.canary]
-        return max(stable)[1] if stable else ""
+RevisionKey = tuple[str, str, str]  # namespace, service, revision
 
 
 @dataclass(frozen=True)
@@ -171,6 +48,49 @@ class Pod:
         return self.ready or self.silent
 
 
+class KnownPods:
+    """The pods with an address, by what is asked of them. Only its owner changes it: for all others it shows what there is now."""
+
+    def __init__(self, pods: Iterable[Pod] = ()) -> None:
+        self.by_uid: dict[str, Pod] = {}
+        self.by_service: dict[ServiceKey, dict[str, Pod]] = {}  # and uid
+        self.revisions: Counter[RevisionKey] = Counter()  # how many pods each has; none has 0
+        self.caches: set[str] = set()
+        for pod in pods:
+            self.put(pod)
+
+    def put(self, pod: Pod) -> bool:
+        """Add a pod, or replace the one with its uid. Return whether that changes anything."""
+        known = self.by_uid.get(pod.uid)
+        if known == pod and known.container == pod.container:
+            return False
+        if known is not None:
+            self._uncount(known, moved=service_of(known) != service_of(pod))
+        self.by_uid[pod.uid] = pod
+        self.by_service.setdefault(service_of(pod), {})[pod.uid] = pod
+        self.revisions[revision_key(pod)] += 1
+        self.caches.add(pod.cache)
+        return True
+
+    def remove(self, uid: str) -> Pod | None:
+        """Remove a pod and return it; None where there is none."""
+        pod = self.by_uid.pop(uid, None)
+        if pod is not None:
+            self._uncount(pod, moved=True)
+        return pod
+
+    def _uncount(self, pod: Pod, *, moved: bool) -> None:
+        self.caches.discard(pod.cache)
+        self.revisions[revision_key(pod)] -= 1
+        if not self.revisions[revision_key(pod)]:
+            del self.revisions[revision_key(pod)]
+        if moved:
+            of_service = self.by_service[service_of(pod)]
+            del of_service[pod.uid]
+            if not of_service:
+                del self.by_service[service_of(pod)]
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """One consistent view. `pods` has only pods that may get requests now, by service and revision: the ready ones.
@@ -190,19 +110,22 @@ class State:
 
     A pod enters the snapshot only after `confirm` has named it, because Envoy must know its address before the picker
     chooses it. The snapshot is rebuilt at the first read after a change, so a change is in force at the next request. Of it
-    only the services that have changed are built again: with 10,000 pods the whole takes too long for one step of the loop.
+    only what has changed is built again: with 10,000 pods the whole takes too long for one step of the loop.
     """
 
     def __init__(self) -> None:
+        self.known = KnownPods()  # ready or not, confirmed or not
         self._services: dict[ServiceKey, Service] = {}
-        self._by_model: dict[str, tuple[ServiceKey, ...]] | None = {}  # None: to be built again
-        self._pods: dict[str, Pod] = {}
-        self._by_service: dict[ServiceKey, dict[str, Pod]] = {}  # the same pods, by uid
+        self._by_model: dict[str, tuple[ServiceKey, ...]] = {}
+        self._claims: dict[str, set[ServiceKey]] = {}  # the same services, by model name, in no order
+        self._stale_models: set[str] = set()
         self._groups: dict[ServiceKey, Mapping[str, tuple[Pod, ...]]] = {}  # the snapshot's pods
         self._stale: set[ServiceKey] = set()  # services whose groups are to be built again
         self._request_priorities: Mapping[ServiceKey, tuple[tuple[str, int], ...]] = {}
         self._confirmed: dict[str, Pod] = {}
-        self._snapshot: Snapshot | None = None
+        self._stale_services = False  # whether one has changed, or its priorities
+        self._last = Snapshot()  # as it was built last
+        self._snapshot: Snapshot | None = self._last  # None: to be built again
         self.pods_changed = asyncio.Event()
         self.on_change: Callable[[], None] = lambda: None  # called when the next snapshot will differ
 
@@ -213,72 +136,68 @@ class State:
         return self._snapshot
 
     @property
+    def services(self) -> Mapping[ServiceKey, Service]:
+        """Return the services that there are at each moment, without the priorities of InferenceObjectives."""
+        return self._services
+
+    @property
     def pods(self) -> tuple[Pod, ...]:
         """Return every pod with an address, ready or not, confirmed or not."""
-        return tuple(self._pods.values())
+        return tuple(self.known.by_uid.values())
 
     def put_service(self, service: Service) -> None:
-        known = self._services.get(service.key)
-        if known != service:
-            self._services[service.key] = service
-            if known is None or (known.served_name, _claim(known)) != (service.served_name, _claim(service)):
-                self._by_model = None
-            self._stale.add(service.key)
+        if self._put_service(service):
             self._invalidate()
 
     def remove_service(self, key: ServiceKey) -> None:
-        if self._services.pop(key, None) is not None:
-            self._by_model = None
-            self._stale.add(key)
+        if self._remove_service(key):
             self._invalidate()
 
     def replace_services(self, services: Iterable[Service]) -> None:
-        self._stale.update(self._services)
-        self._services = {service.key: service for service in services}
-        self._stale.update(self._services)
-        self._by_model = None
-        self._invalidate()
+        listed = {service.key: service for service in services}
+        gone = [key for key in self._services if key not in listed]
+        changed = [*map(self._remove_service, gone), *map(self._put_service, listed.values())]
+        if any(changed):
+            self._invalidate()
 
     def set_request_priorities(self, priorities: Mapping[ServiceKey, tuple[tuple[str, int], ...]]) -> None:
         """Replace the priorities of all services' InferenceObjectives."""
         if self._request_priorities != priorities:
             self._request_priorities = priorities
+            self._stale_services = True
             self._invalidate()
 
     def put_pod(self, pod: Pod) -> None:
-        known = self._pods.get(pod.uid)
-        if known != pod or (known is not None and known.container != pod.container):
-            if known is not None and _service_of(known) != _service_of(pod):
-                self._drop(known)
-            self._pods[pod.uid] = pod
-            self._by_service.setdefault(_service_of(pod), {})[pod.uid] = pod
-            self._stale.add(_service_of(pod))
+        if self._put_pod(pod):
             self._invalidate_pods()
 
     def remove_pod(self, uid: str) -> None:
-        pod = self._pods.pop(uid, None)
-        if pod is not None:
-            self._drop(pod)
+        if self._remove_pod(uid):
             self._invalidate_pods()
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
-        self._stale.update(self._by_service)
-        self._pods = {pod.uid: pod for pod in pods}
-        self._by_service = {}
-        for pod in self._pods.values():
-            self._by_service.setdefault(_service_of(pod), {})[pod.uid] = pod
-        self._stale.update(self._by_service)
-        self._invalidate_pods()
+        listed = {pod.uid: pod for pod in pods}
+        gone = [uid for uid in self.known.by_uid if uid not in listed]
+        changed = [*map(self._remove_pod, gone), *map(self._put_pod, listed.values())]
+        if any(changed):
+            self._invalidate_pods()
 
-    def confirm(self, pods: Iterable[Pod]) -> None:
+    def confirm(self, pods: Collection[Pod]) -> None:
         """Record that Envoy now knows exactly these pods."""
-        before, self._confirmed = self._confirmed, {pod.uid: pod for pod in pods}
-        for uid, pod in self._confirmed.items():
-            known = before.pop(uid, None)
-            if known is not pod:
-                self._stale.add(_service_of(pod))
-        self._stale.update(map(_service_of, before.values()))
-        self._invalidate()
+        finish(self.confirm_in_steps(pods))
+
+    def confirm_in_steps(self, pods: Collection[Pod]) -> Steps:
+        """Record the same: new pods may be chosen from their step on. A pod that is gone was in no snapshot any more."""
+        for part in parts(pods):
+            new = [pod for pod in part if self._confirmed.get(pod.uid) is not pod]
+            self._confirmed.update((pod.uid, pod) for pod in new)
+            self._touch(new)
+            yield
+        if len(self._confirmed) > len(pods):
+            uids = {pod.uid for pod in pods}
+            for some in parts(self._confirmed):
+                self._touch([self._confirmed.pop(uid) for uid in some if uid not in uids])
+                yield
 
     def are_confirmed(self, pods: Iterable[Pod]) -> bool:
         return all(map(self._is_confirmed, pods))
@@ -287,13 +206,51 @@ class State:
         known = self._confirmed.get(pod.uid)
         return known is pod or (known is not None and _identity(known) == _identity(pod))
 
-    def _drop(self, pod: Pod) -> None:
-        key = _service_of(pod)
-        self._stale.add(key)
-        of_service = self._by_service[key]
-        del of_service[pod.uid]
-        if not of_service:
-            del self._by_service[key]
+    def _touch(self, pods: Collection[Pod]) -> None:
+        """Build the snapshot's part of these pods at once: all parts together are too much for the next request."""
+        if pods:
+            self._stale.update(map(service_of, pods))
+            self._invalidate()
+            self._snapshot = self._build()
+
+    def _put_service(self, service: Service) -> bool:
+        known = self._services.get(service.key)
+        if known == service:
+            return False
+        self._services[service.key] = service
+        self._stale.add(service.key)
+        self._stale_services = True
+        if known is None or (known.served_name, _claim(known)) != (service.served_name, _claim(service)):
+            self._unclaim(known)
+            self._claims.setdefault(service.served_name, set()).add(service.key)
+            self._stale_models.add(service.served_name)
+        return True
+
+    def _remove_service(self, key: ServiceKey) -> bool:
+        known = self._services.pop(key, None)
+        if known is not None:
+            self._unclaim(known)
+            self._stale.add(key)
+            self._stale_services = True
+        return known is not None
+
+    def _unclaim(self, service: Service | None) -> None:
+        if service is not None:
+            self._claims[service.served_name].discard(service.key)
+            self._stale_models.add(service.served_name)
+
+    def _put_pod(self, pod: Pod) -> bool:
+        before = self.known.by_uid.get(pod.uid)
+        if not self.known.put(pod):
+            return False
+        self._stale.update(service_of(one) for one in (before, pod) if one is not None)
+        return True
+
+    def _remove_pod(self, uid: str) -> bool:
+        pod = self.known.remove(uid)
+        if pod is not None:
+            self._stale.add(service_of(pod))
+        return pod is not None
 
     def _invalidate_pods(self) -> None:
         self.pods_changed.set()
@@ -304,26 +261,38 @@ class State:
         self.on_change()
 
     def _build(self) -> Snapshot:
-        if self._by_model is None:
-            by_model: dict[str, list[ServiceKey]] = {}
-            for service in sorted(self._services.values(), key=_claim):
-                if service.served_name:
-                    by_model.setdefault(service.served_name, []).append(service.key)
-            self._by_model = {model: tuple(keys) for model, keys in by_model.items()}
+        for model in self._stale_models:
+            claims = self._claims[model]
+            if claims and model:
+                self._by_model[model] = tuple(sorted(claims, key=lambda key: _claim(self._services[key])))
+            else:
+                self._by_model.pop(model, None)
+            if not claims:
+                del self._claims[model]
         for key in self._stale:
             if group := self._group(key):
                 self._groups[key] = group
             else:
                 self._groups.pop(key, None)
+        # What has not changed is shared with the last snapshot: the garbage collector reads every new table.
+        services = self._last.services
+        if self._stale_services:
+            services = dict(self._services)
+            for key, priorities in self._request_priorities.items():
+                if key in services:
+                    services[key] = replace(services[key], request_priorities=priorities)
+        by_model = dict(self._by_model) if self._stale_models else self._last.by_model
+        pods = dict(self._groups) if self._stale else self._last.pods
+        self._stale_models.clear()
         self._stale.clear()
-        services = dict(self._services)
-        for key, priorities in self._request_priorities.items():
-            if key in services:
-                services[key] = replace(services[key], request_priorities=priorities)
-        return Snapshot(services=services, by_model=self._by_model, pods=dict(self._groups))
+        self._stale_services = False
+        self._last = Snapshot(services, by_model, pods)
+        return self._last
 
     def _group(self, key: ServiceKey) -> Mapping[str, tuple[Pod, ...]]:
-        pods = [pod for pod in self._by_service.get(key, {}).values() if pod.may_answer and self._is_confirmed(pod)]
+        pods = [
+            pod for pod in self.known.by_service.get(key, {}).values() if pod.may_answer and self._is_confirmed(pod)
+        ]
         if any(pod.ready and self._has_traffic(pod) for pod in pods):
             pods = [pod for pod in pods if pod.ready]
         revisions: dict[str, list[Pod]] = {}
@@ -332,12 +301,16 @@ class State:
         return {revision: tuple(group) for revision, group in revisions.items()}
 
     def _has_traffic(self, pod: Pod) -> bool:
-        service = self._services.get(_service_of(pod))
+        service = self._services.get(service_of(pod))
         return service is not None and any(weight and revision == pod.revision for revision, weight in service.weights)
 
 
-def _service_of(pod: Pod) -> ServiceKey:
+def service_of(pod: Pod) -> ServiceKey:
     return (pod.namespace, pod.service)
+
+
+def revision_key(pod: Pod) -> RevisionKey:
+    return (pod.namespace, pod.service, pod.revision)
 
 
 def _claim(service: Service) -> tuple[bool, bool, str, ServiceKey]:

@@ -13,12 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.cluster.steps import parts
 from pagefleet_gateway.envoy.clusters import ENGINES, METADATA, TYPE
 from pagefleet_gateway.envoy.process import Admin, AdminError
 
 log = logging.getLogger(__name__)
-
-STEP_PODS = 250  # of the file that are written in one step of the event loop: a millisecond or two
 
 
 class Endpoints:
@@ -40,14 +39,17 @@ class Endpoints:
         version, pods = self._next()
         by_address: dict[str, Pod] = {}
         before, self._texts = self._texts, {}
-        for start in range(0, len(pods), STEP_PODS):
-            for pod in pods[start : start + STEP_PODS]:
+        for part in parts(pods):
+            for pod in part:
                 _prefer(by_address, pod)
                 known = before.get(pod.uid)
                 self._texts[pod.uid] = known if known and known[0] is pod else (pod, json.dumps(_endpoint(pod)))
             await asyncio.sleep(0)
         head, tail = json.dumps(endpoints_discovery(version, ())).split("[]")
-        texts = [self._texts[pod.uid][1] for pod in by_address.values()]
+        texts: list[str] = []
+        for part in parts(by_address.values()):
+            texts.extend(self._texts[pod.uid][1] for pod in part)
+            await asyncio.sleep(0)
         await asyncio.to_thread(lambda: self._replace(f"{head}[{', '.join(texts)}]{tail}"))
         return version, pods
 
@@ -66,8 +68,9 @@ class Endpoints:
         while True:
             version, pods = await self.write_in_steps()
             if await self._loaded(admin, version):
-                self._state.confirm(pods)
                 self.loaded = True
+                for _ in self._state.confirm_in_steps(pods):
+                    await asyncio.sleep(0)
                 await self._state.pods_changed.wait()
 
     async def _loaded(self, admin: Admin, version: str) -> bool:

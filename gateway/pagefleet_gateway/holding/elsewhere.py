@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.service import ServiceKey
 
 MAX_SERVICES, MAX_CLASSES = 20_000, 64  # that one gateway may tell about
 MAX_TENANTS = 64  # of one class that a gateway tells about: those that go first

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pagefleet_contract.traffic import MAX_HELD_BYTES, MAX_HELD_REQUESTS
-from pagefleet_gateway.cluster.state import Service, ServiceKey
+from pagefleet_gateway.cluster.service import Service, ServiceKey
 from pagefleet_gateway.holding.elsewhere import MAX_CLASSES, Waiting, surplus
 from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
 from pagefleet_gateway.holding.shares import tenant_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Mapping
 
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.service import ServiceKey
 from pagefleet_gateway.holding.elsewhere import MAX_TENANTS, Arrived, Elsewhere
 from pagefleet_gateway.holding.fair_queue import Others
 from pagefleet_gateway.holding.shares import Shares

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.service import ServiceKey
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _FIELDS = {

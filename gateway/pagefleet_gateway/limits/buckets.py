@@ -109,10 +109,9 @@ class Buckets:
         """Forget API keys' buckets that are not among `names`."""
         self.keys = {name: bucket for name, bucket in self.keys.items() if name in names}
 
-    def retain_scopes(self, scopes: Collection[Scope]) -> None:
-        """Forget services that are not among `scopes`."""
-        self.values = {scope: store for scope, store in self.values.items() if scope in scopes}
-        self._count = sum(len(store) for store in self.values.values())
+    def forget_scope(self, scope: Scope) -> None:
+        """Forget a service's buckets."""
+        self._count -= len(self.values.pop(scope, ()))
 
     def _bound(self) -> None:
         if self._count > MAX_VALUES:

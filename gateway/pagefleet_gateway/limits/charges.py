@@ -8,10 +8,11 @@ from answers that reported both.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Container
 from dataclasses import dataclass
 
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.service import ServiceKey
+from pagefleet_gateway.cluster.steps import Steps, forget, parts
 from pagefleet_gateway.limits.rate_limits import Charge, RateLimits
 
 BYTES_PER_TOKEN = 64.0  # of an answer whose service reported none yet: a stream's event has 150 to 250, plain text 4
@@ -77,14 +78,14 @@ class Charges:
             self._limits.budgets.add(opened.api_key, used.prompt + used.output)
         return used
 
-    def sweep(self, now: float) -> None:
-        """Forget requests whose end can no longer come. Their charge stays."""
-        for request_id in [key for key, opened in self._open.items() if opened.deadline < now]:
-            del self._open[request_id]
-
-    def retain(self, keys: Collection[ServiceKey]) -> None:
-        """Forget services that are not among `keys`."""
-        self._sizes = {key: size for key, size in self._sizes.items() if key in keys}
+    def sweep(self, keys: Container[ServiceKey], now: float) -> Steps:
+        """Forget services that are not among `keys`, and requests whose end can no longer come. Their charge stays."""
+        for part in parts(self._open):
+            for request_id in part:
+                if request_id in self._open and self._open[request_id].deadline < now:
+                    del self._open[request_id]
+            yield
+        yield from forget(self._sizes, keys)
 
     def _used(self, opened: OpenCharge, answer: Answer) -> Used:
         prompt = opened.prompt_tokens if answer.prompt_tokens is None else answer.prompt_tokens

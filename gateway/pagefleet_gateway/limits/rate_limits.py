@@ -7,10 +7,11 @@ its quota in the long run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
-from pagefleet_gateway.cluster.state import RateLimit, Service, ServiceKey
+from pagefleet_gateway.cluster.service import RateLimit, Service, ServiceKey
+from pagefleet_gateway.cluster.steps import Steps, parts
 from pagefleet_gateway.limits.api_keys import APIKey
 from pagefleet_gateway.limits.buckets import Bucket, Buckets, Scope, digest
 from pagefleet_gateway.limits.budgets import Budgets, Spent
@@ -95,9 +96,13 @@ class RateLimits:
             {_key_name(key, unit, per_minute) for key in keys for unit, per_minute, _ in _amounts(key, 0)}
         )
 
-    def retain_services(self, keys: Collection[ServiceKey]) -> None:
+    def retain_services(self, keys: Container[ServiceKey]) -> Steps:
         """Forget services that are not among `keys`."""
-        self.buckets.retain_scopes({"/".join(key) for key in keys})
+        for part in parts(self.buckets.values):
+            for scope in part:
+                if tuple(scope.split("/", 1)) not in keys:
+                    self.buckets.forget_scope(scope)
+            yield
 
 
 def _place(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from pagefleet_gateway.cluster.state import Service, ServiceKey, State
+from pagefleet_gateway.cluster.service import Service, ServiceKey
+from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.cluster.steps import Steps, parts
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.access_log import Completion, LogLine
 from pagefleet_gateway.measuring.first_tokens import FirstToken, StreamError
@@ -19,6 +21,7 @@ from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 
 TICK_SECONDS = 0.5  # a slice is closed so late at most
+STEP_LOST = 100  # requests without a log line that are counted in one step
 
 
 class Counting:
@@ -80,20 +83,27 @@ class Counting:
         self._ledger.close(request_id)
         self._metrics.outcomes_dropped.inc()
 
-    def sweep(self, state: State) -> None:
+    def sweep(self, state: State) -> Steps:
         """Forget what is gone: pods, revisions, old slices, and requests whose log line can no longer come."""
-        now = self._clock()
-        self._windows.tick(now)
-        for ticket in self._ledger.sweep(state.pods, now):
-            self._windows.record_end(access_log.lost(ticket, now), now)
-        self._windows.sweep(now)
-        self._metrics.retain(state.snapshot.services.values(), state.pods, now)
+        self._windows.tick(self._clock())
+        for expired in self._ledger.expire(self._clock()):
+            for tickets in parts(expired, STEP_LOST):
+                now = self._clock()
+                for ticket in tickets:
+                    self._windows.record_end(access_log.lost(ticket, now), now)
+                yield
+            yield
+        yield from self._ledger.sweep(state.known, self._clock())
+        yield from self._windows.sweep(self._clock())
+        yield from self._metrics.retain(state.services, state.known.revisions, self._clock())
 
     async def follow(self) -> None:
         """Close slices in time, also while nothing happens: requests in flight grow older."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._windows.tick(self._clock())
+            for _ in self._windows.steps():
+                await asyncio.sleep(0)
 
 
 def _addresses(ticket: Ticket) -> set[str]:

@@ -26,9 +26,10 @@ def pieces(registry: CollectorRegistry) -> Iterator[str]:
         if isinstance(collector, MetricWrapperBase) and collector._labelnames:
             (family,) = collector.describe()
             yield _head(family)
-            for values, child in list(collector._metrics.items()):
-                labels = dict(zip(collector._labelnames, values, strict=True))
-                yield "".join(_line(sample, labels) for found in child.collect() for sample in _shown(found))
+            for values in list(collector._metrics):
+                if (child := collector._metrics.get(values)) is not None:  # it may have gone since
+                    labels = dict(zip(collector._labelnames, values, strict=True))
+                    yield "".join(_line(sample, labels) for found in child.collect() for sample in _shown(found))
         else:
             for family in collector.collect():
                 yield _head(family)

@@ -7,14 +7,15 @@ their last values. Revisions that come and go therefore take no memory for ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Container, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pagefleet_gateway.cluster.paces import RevisionKey
-from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
+from pagefleet_gateway.cluster.service import Service, ServiceKey
+from pagefleet_gateway.cluster.state import RevisionKey
+from pagefleet_gateway.cluster.steps import Steps, parts
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.budgets import Budgets
 from pagefleet_gateway.limits.charges import Used
@@ -26,6 +27,7 @@ from pagefleet_gateway.picking.ledger import Ledger, Ticket
 
 _LABELS = ("namespace", "service", "revision")
 GONE_SECONDS = 300.0
+STEP_REMOVED = 20  # revisions whose label sets are removed in one step: two milliseconds
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -143,30 +145,43 @@ class Metrics:
         """Count a request that the picker refused; it was sent to no revision."""
         self._count((namespace, service, ""), code)
 
-    def retain(self, services: Iterable[Service], pods: Collection[Pod], now: float) -> None:
+    def retain(self, services: Mapping[ServiceKey, Service], revisions: Container[RevisionKey], now: float) -> Steps:
         """Remove the label sets of services and revisions that have been gone for GONE_SECONDS.
 
-        A revision is there while it has a pod, a weight or a request in flight.
+        A revision is there while it has a pod (then it is one of `revisions`), a weight or a request in flight.
         """
-        services = tuple(services)
-        self.objectives.declare(services)
-        there: set[RevisionKey] = {("", "", ""), *self._ledger.by_revision()}
-        there.update((pod.namespace, pod.service, pod.revision) for pod in pods)
-        for service in services:
-            there.update((*service.key, revision) for revision in ("", *(name for name, _ in service.weights)))
-        self._gone = {key: self._gone.get(key, now) for key in self._codes if key not in there}
-        for key in [key for key, since in self._gone.items() if now - since >= GONE_SECONDS]:
-            for code in self._codes.pop(key):
-                self._requests.remove(*key, code)
-            for family in (self._ttft, self._e2e):
-                family.remove(*key)
-            self.objectives.remove(key)
-            if not key[2]:
-                self._wakeups.remove(*key[:2])
-                for name in self._keys_of.pop(key[:2], ()):
-                    for kind in ("prompt", "output"):
-                        self._key_tokens.remove(name, *key[:2], kind)
-            del self._gone[key]
+        yield from self.objectives.declare(services)
+        in_flight: Container[RevisionKey] | None = None  # counted where a revision has neither pod nor weight
+        gone: list[RevisionKey] = []
+        for part in parts(self._codes):
+            for key in part:
+                if key in revisions or _is_named(key, services):
+                    self._gone.pop(key, None)
+                    continue
+                in_flight = self._ledger.by_revision() if in_flight is None else in_flight
+                if key in in_flight:
+                    self._gone.pop(key, None)
+                elif now - self._gone.setdefault(key, now) >= GONE_SECONDS:
+                    gone.append(key)
+            yield
+        for some in parts(gone, STEP_REMOVED):
+            for key in some:
+                self._remove(key)
+            yield
+
+    def _remove(self, key: RevisionKey) -> None:
+        """Remove the label sets of a revision, with "" those of its service."""
+        for code in self._codes.pop(key):
+            self._requests.remove(*key, code)
+        for family in (self._ttft, self._e2e):
+            family.remove(*key)
+        self.objectives.remove(key)
+        if not key[2]:
+            self._wakeups.remove(*key[:2])
+            for name in self._keys_of.pop(key[:2], ()):
+                for kind in ("prompt", "output"):
+                    self._key_tokens.remove(name, *key[:2], kind)
+        del self._gone[key]
 
     def _count(self, key: RevisionKey, code: int) -> None:
         self._codes.setdefault(key, set()).add(str(code))
@@ -175,6 +190,14 @@ class Metrics:
     def text(self) -> bytes:
         """Return the whole page in one step. A scrape gets `page`."""
         return "".join(pieces(self.registry)).encode()
+
+
+def _is_named(key: RevisionKey, services: Mapping[ServiceKey, Service]) -> bool:
+    """Whether a service names the revision: by a weight, or "" by being there. Requests of no service have no names at all."""
+    service = services.get(key[:2])
+    if service is None:
+        return key == ("", "", "")
+    return not key[2] or any(name == key[2] for name, _ in service.weights)
 
 
 class _InFlight(Collector):

@@ -6,13 +6,14 @@ A client that leaves before the bound counts nowhere. One that leaves later was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pagefleet_contract.slo import ERRORS, Objective
-from pagefleet_gateway.cluster.paces import RevisionKey
-from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.cluster.service import Service, ServiceKey
+from pagefleet_gateway.cluster.state import RevisionKey
+from pagefleet_gateway.cluster.steps import Steps, parts
 from pagefleet_gateway.measuring.slices import End, Outcome
 
 Judged = tuple[Objective, bool]  # an objective, and whether the request missed it
@@ -83,18 +84,36 @@ class ObjectiveCounters:
             registry=registry,
         )
         self._names: dict[RevisionKey, set[str]] = {}  # the label sets that there are
+        self._declared: dict[ServiceKey, tuple[Objective, ...]] = {}
 
     def count(self, key: RevisionKey, objective: Objective, missed: bool) -> None:
         self._names.setdefault(key, set()).add(objective.name)
         self._requests.labels(*key, objective.name).inc()
         self._missed.labels(*key, objective.name).inc(missed)
 
-    def declare(self, services: Iterable[Service]) -> None:
+    def declare(self, services: Mapping[ServiceKey, Service]) -> Steps:
         """Export the allowed share of each objective that there is now."""
-        self._allowed.clear()
-        for service in services:
-            for objective in service.objectives:
-                self._allowed.labels(*service.key, objective.name).set(objective.allowed)
+        for part in parts(services):
+            for key in part:
+                self._declare(key, services[key].objectives if key in services else ())
+            yield
+        for some in parts(self._declared):
+            for key in some:
+                if key not in services:
+                    self._declare(key, ())
+            yield
+
+    def _declare(self, key: ServiceKey, objectives: tuple[Objective, ...]) -> None:
+        before = self._declared.get(key, ())
+        if before == objectives:
+            return
+        for objective in before:
+            self._allowed.remove(*key, objective.name)
+        for objective in objectives:
+            self._allowed.labels(*key, objective.name).set(objective.allowed)
+        self._declared.pop(key, None)
+        if objectives:
+            self._declared[key] = objectives
 
     def remove(self, key: RevisionKey) -> None:
         """Remove the label sets of a revision."""

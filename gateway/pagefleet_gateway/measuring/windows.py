@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from itertools import takewhile
+from collections.abc import Mapping
+from heapq import heapify, heappop, heapreplace
+from itertools import chain, takewhile
 
 import msgspec
 
 from pagefleet_contract.slo import Objective
-from pagefleet_gateway.cluster.paces import RevisionKey
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.service import ServiceKey
+from pagefleet_gateway.cluster.state import RevisionKey
+from pagefleet_gateway.cluster.steps import STEP_ENTRIES, Steps, finish, parts
 from pagefleet_gateway.measuring.adjusted import AdjustedCounts
 from pagefleet_gateway.measuring.slices import Outcome, SliceCounts
 from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
@@ -27,6 +30,7 @@ from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
 VERSION = 3  # of the document; 1 had no requests in flight, 2 no load-adjusted times
 SLICE_SECONDS = 2
 RETENTION_SECONDS = 3600
+STEP_SERVICES = 50  # whose slices are encoded in one step: a millisecond or two
 MAX_BYTES = 256 * 1024 * 1024  # of all closed slices together
 
 
@@ -44,22 +48,20 @@ class Windows:
         self.instance = instance
         self._ledger, self._offset, self._max_bytes = Ledger() if ledger is None else ledger, offset, max_bytes
         self._start: int | None = None  # of the open slice
-        self._open: dict[Group, SliceCounts] = {}
-        self._adjusted: dict[RevisionKey, AdjustedCounts] = {}
-        self._arrivals: Counter[ServiceKey] = Counter()
-        self._objectives: dict[ServiceKey, dict[str, tuple[int, int]]] = {}  # requests and misses by objective
+        self._open = _Slice()
+        self._over: Steps = iter(())  # what is still to do for the slice that is over
         self._closed: dict[ServiceKey, deque[tuple[int, bytes]]] = {}  # starts in order, and their slices
         self._bytes: Counter[ServiceKey] = Counter()
 
     def record_arrival(self, key: ServiceKey, now: float) -> None:
         """Count a request for the service that came in within its limits, whatever its end."""
         self.tick(now)
-        self._arrivals[key] += 1
+        self._open.arrivals[key] += 1
 
     def record_objective(self, key: ServiceKey, objective: Objective, missed: bool, now: float) -> None:
         """Count a request that kept or missed an objective of the service."""
         self.tick(now)
-        counts = self._objectives.setdefault(key, {})
+        counts = self._open.objectives.setdefault(key, {})
         requests, misses = counts.get(objective.key, (0, 0))
         counts[objective.key] = requests + 1, misses + missed
 
@@ -67,26 +69,26 @@ class Windows:
         """Count a request's time to first token when the token has passed. `pod` as in `Outcome`."""
         self.tick(now)
         if ticket.first_token is not None and not ticket.forced:
-            self._counts(ticket.group).add_first_token(ticket.first_token)
+            self._open.counts(ticket.group).add_first_token(ticket.first_token)
             if (expected := ticket.expected) is not None:
-                adjusted = self._adjusted_counts(ticket.group)
+                adjusted = self._open.adjusted_counts(ticket.group)
                 adjusted.add_first_token(ticket.load, expected, ticket.first_token, pod)
 
     def record_end(self, outcome: Outcome, now: float) -> None:
         """Count a request that ended, and its failed attempts at the revisions whose pods failed."""
         self.tick(now)
-        self._counts(outcome.group).add_end(outcome)
+        self._open.counts(outcome.group).add_end(outcome)
         if (expected := outcome.expected) is not None and not outcome.booked:
             if outcome.ttft is not None:
-                adjusted = self._adjusted_counts(outcome.group)
+                adjusted = self._open.adjusted_counts(outcome.group)
                 adjusted.add_first_token(outcome.load, expected, outcome.ttft, outcome.pod)
             elif outcome.waiting:
-                self._adjusted_counts(outcome.group).add_unmeasured(outcome.load, expected, outcome.age)
+                self._open.adjusted_counts(outcome.group).add_unmeasured(outcome.load, expected, outcome.age)
         if not outcome.forced:
             group = outcome.group
             for revision in outcome.retried:
                 failed = Group(group.namespace, group.service, revision, group.stratum)
-                self._counts(failed).add_failed_attempt()
+                self._open.counts(failed).add_failed_attempt()
 
     def tick(self, now: float) -> None:
         """Close the open slice when its time is over. Call it at least once a slice: requests in flight grow older."""
@@ -98,6 +100,7 @@ class Windows:
     def document(self, namespace: str, service: str, since: float, now: float) -> dict[str, object]:
         """Return the document of `/windows`, for msgspec: a service's closed slices with `start >= since`, oldest first."""
         self.tick(now)
+        finish(self.steps())
         closed = self._closed.get((namespace, service), ())
         newest = takewhile(lambda entry: entry[0] >= since, reversed(closed))
         slices = msgspec.Raw(b"[" + b",".join([encoded for _, encoded in newest][::-1]) + b"]")
@@ -109,57 +112,52 @@ class Windows:
             "slices": slices,
         }
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, now: float) -> Steps:
         """Drop slices older than an hour or beyond the size that all together may have, and services without any."""
         self.tick(now)
         oldest = now + self._offset - RETENTION_SECONDS
-        for key, closed in list(self._closed.items()):
-            while closed and closed[0][0] < oldest:
-                self._drop_oldest(key)
+        for part in parts(self._closed):
+            for key in part:
+                while (closed := self._closed.get(key)) and closed[0][0] < oldest:
+                    self._drop_oldest(key)
+            yield
         excess = sum(self._bytes.values()) - self._max_bytes
-        while excess > 0:
-            largest, _ = self._bytes.most_common(1)[0]
-            excess -= self._drop_oldest(largest)
+        largest = [(-size, key) for key, size in self._bytes.items()] if excess > 0 else []
+        heapify(largest)
+        while excess > 0 and largest:
+            for _ in range(STEP_ENTRIES):
+                if excess <= 0 or not largest:
+                    break
+                key = largest[0][1]
+                excess -= self._drop_oldest(key)
+                if key in self._bytes:
+                    heapreplace(largest, (-self._bytes[key], key))
+                else:
+                    heappop(largest)
+            yield
 
-    def _counts(self, group: Group) -> SliceCounts:
-        counts = self._open.get(group)
-        if counts is None:
-            counts = self._open[group] = SliceCounts()
-        return counts
-
-    def _adjusted_counts(self, group: Group) -> AdjustedCounts:
-        key = (group.namespace, group.service, group.revision)
-        counts = self._adjusted.get(key)
-        if counts is None:
-            counts = self._adjusted[key] = AdjustedCounts()
-        return counts
+    def steps(self) -> Steps:
+        """Store the slice that is over. With thousands of services it is too much for one step of the loop."""
+        return self._over
 
     def _close(self, start: int, now: float) -> None:
-        for group, count in self._ledger.take_opened().items():
-            self._counts(group).started += count
-        for group, count in self._ledger.take_fell_back().items():
-            self._counts(group).fell_back += count
-        for ticket in self._ledger.tickets():
-            if not ticket.forced:
-                self._counts(ticket.group).add_in_flight(ticket, now)
-                if ticket.waiting and (expected := ticket.expected) is not None:
-                    self._adjusted_counts(ticket.group).add_waiting(ticket.load, expected, now - ticket.opened)
-        encoded: dict[ServiceKey, list[bytes]] = {}
-        for key in {**self._arrivals, **self._objectives}:
-            head = {"start": start, "revision": "", "stratum": "", "arrivals": self._arrivals[key], "requests": 0}
-            judged = {"slo": self._objectives[key]} if key in self._objectives else {}
-            encoded[key] = [msgspec.json.encode({**head, "errors": 0, **judged})]
-        for group, counts in sorted(self._open.items()):
-            text = msgspec.json.encode(counts.document(start, group.revision, group.stratum))
-            encoded.setdefault((group.namespace, group.service), []).append(text)
-        for (namespace, service, revision), adjusted in sorted(self._adjusted.items()):
-            text = msgspec.json.encode(adjusted.document(start, revision))
-            encoded.setdefault((namespace, service), []).append(text)
-        for key, parts in encoded.items():
-            joined = b",".join(parts)
-            self._closed.setdefault(key, deque()).append((start, joined))
-            self._bytes[key] += len(joined)
-        self._open, self._adjusted, self._arrivals, self._objectives = {}, {}, Counter(), {}
+        """Begin the next slice. What the one that is over has counted changes no more, and the tickets of now do not either."""
+        finish(self._over)  # of the slice before
+        over, self._open = self._open, _Slice()
+        opened, fell_back = self._ledger.take_opened(), self._ledger.take_fell_back()
+        self._over = chain(
+            over.add_opened(opened, fell_back),
+            over.add_in_flight(list(self._ledger.tickets()), now),
+            self._store(over, start),
+        )
+
+    def _store(self, over: _Slice, start: int) -> Steps:
+        for keys in parts(by_service := over.by_service(), STEP_SERVICES):
+            for key in keys:
+                text = over.encoded(key, by_service[key], start)
+                self._closed.setdefault(key, deque()).append((start, text))
+                self._bytes[key] += len(text)
+            yield
 
     def _drop_oldest(self, key: ServiceKey) -> int:
         """Drop the oldest slice of a service and return its size."""
@@ -169,3 +167,68 @@ class Windows:
         if not closed:
             del self._closed[key], self._bytes[key]
         return size
+
+
+class _Slice:
+    """What a slice has counted."""
+
+    def __init__(self) -> None:
+        self.groups: dict[Group, SliceCounts] = {}
+        self.adjusted: dict[RevisionKey, AdjustedCounts] = {}
+        self.arrivals: Counter[ServiceKey] = Counter()
+        self.objectives: dict[ServiceKey, dict[str, tuple[int, int]]] = {}  # requests and misses by objective
+
+    def counts(self, group: Group) -> SliceCounts:
+        counts = self.groups.get(group)
+        if counts is None:
+            counts = self.groups[group] = SliceCounts()
+        return counts
+
+    def adjusted_counts(self, group: Group) -> AdjustedCounts:
+        key = (group.namespace, group.service, group.revision)
+        counts = self.adjusted.get(key)
+        if counts is None:
+            counts = self.adjusted[key] = AdjustedCounts()
+        return counts
+
+    def add_opened(self, opened: Mapping[Group, int], fell_back: Mapping[Group, int]) -> Steps:
+        """Count the requests that were sent to a pod, and those that another service had to answer."""
+        for groups in parts({**opened, **fell_back}):
+            for group in groups:
+                counts = self.counts(group)
+                counts.started += opened.get(group, 0)
+                counts.fell_back += fell_back.get(group, 0)
+            yield
+
+    def add_in_flight(self, in_flight: list[Ticket], now: float) -> Steps:
+        """Count the requests in flight at the slice's end."""
+        for tickets in parts(in_flight):
+            for ticket in tickets:
+                if not ticket.forced:
+                    self.counts(ticket.group).add_in_flight(ticket, now)
+                    if ticket.waiting and (expected := ticket.expected) is not None:
+                        self.adjusted_counts(ticket.group).add_waiting(ticket.load, expected, now - ticket.opened)
+            yield
+
+    def by_service(self) -> dict[ServiceKey, list[Group]]:
+        """Return the services of which anything was counted, and their groups."""
+        found: dict[ServiceKey, list[Group]] = {key: [] for key in (*self.arrivals, *self.objectives)}
+        for group in self.groups:
+            found.setdefault((group.namespace, group.service), []).append(group)
+        return found
+
+    def encoded(self, key: ServiceKey, groups: list[Group], start: int) -> bytes:
+        """Return a service's counters as JSON: its arrivals and objectives, its groups, its load-adjusted times."""
+        texts = []
+        if key in self.arrivals or key in self.objectives:
+            head = {"start": start, "revision": "", "stratum": "", "arrivals": self.arrivals[key], "requests": 0}
+            judged = {"slo": self.objectives[key]} if key in self.objectives else {}
+            texts.append(msgspec.json.encode({**head, "errors": 0, **judged}))
+        for group in sorted(groups):
+            document = self.groups[group].document(start, group.revision, group.stratum)
+            texts.append(msgspec.json.encode(document))
+        for revision in sorted({group.revision for group in groups}):
+            adjusted = self.adjusted.get((*key, revision))
+            if adjusted is not None:
+                texts.append(msgspec.json.encode(adjusted.document(start, revision)))
+        return b",".join(texts)

@@ -9,10 +9,11 @@ Times are seconds of any steady clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
-from pagefleet_gateway.cluster.paces import Paces, RevisionKey, revision_key
-from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.cluster.paces import Paces
+from pagefleet_gateway.cluster.state import KnownPods, Pod, RevisionKey, revision_key
+from pagefleet_gateway.cluster.steps import Steps, forget
 
 GAIN_QUICKER, GAIN_SLOWER = 0.1, 0.01  # how far the throughput follows a quicker and a slower answer
 MIN_TOKENS = 256  # the time of a shorter prompt is mostly not its computation
@@ -23,7 +24,7 @@ class Backlogs:
         self.paces = Paces()
         self._levels: dict[str, tuple[float, float]] = {}  # pod uid -> tokens, and when they were that many
         self._throughputs: dict[RevisionKey, float] = {}  # tokens a second
-        self._pods: dict[str, Pod] = {}  # by uid, as of the last `retain`
+        self._pods: Mapping[str, Pod] = {}  # by uid, those that there are, since the first `retain`
         self.sent: dict[str, float] = {}  # the tokens of all prompts that this gateway has sent, by the pod's uid
 
     def add_prompt(self, pod: Pod, tokens: float, now: float) -> None:
@@ -56,10 +57,10 @@ class Backlogs:
         gain = GAIN_QUICKER if measured > estimate else GAIN_SLOWER
         self._throughputs[key] = estimate + gain * (measured - estimate)
 
-    def retain(self, pods: Collection[Pod]) -> None:
+    def retain(self, pods: KnownPods) -> Steps:
         """Forget pods and revisions that are not among `pods`."""
-        self._pods, keys = {pod.uid: pod for pod in pods}, {revision_key(pod) for pod in pods}
-        self._levels = {uid: level for uid, level in self._levels.items() if uid in self._pods}
-        self.sent = {uid: tokens for uid, tokens in self.sent.items() if uid in self._pods}
-        self.paces.retain(self._pods)
-        self._throughputs = {key: value for key, value in self._throughputs.items() if key in keys}
+        self._pods = pods.by_uid
+        yield from forget(self._levels, pods.by_uid)
+        yield from forget(self.sent, pods.by_uid)
+        yield from self.paces.retain(pods.by_uid)
+        yield from forget(self._throughputs, pods.revisions)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pagefleet_contract.engine_metrics import HIGHER_FIRST
-from pagefleet_gateway.cluster.state import Pod, Service
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod
 
 
 def engine_priority(service: Service, priority: int, pods: Iterable[Pod]) -> int | None:

@@ -24,7 +24,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.service import ServiceKey
+from pagefleet_gateway.cluster.steps import Steps, parts
 
 DEATHS_TO_REFUSE = 2
 FIRST_REFUSAL_SECONDS, MAX_REFUSAL_SECONDS = 60.0, 3600.0
@@ -128,12 +129,19 @@ class Deaths:
         record.refused_until = now + FIRST_REFUSAL_SECONDS
         return 0.0
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, now: float) -> Steps:
         """Forget contents whose last death is long ago or was forgiven, and answers that are too old to matter."""
-        for known in [key for key, record in self._records.items() if record.last + self._lifetime(record) < now]:
-            del self._records[known]
-        while self._answered and next(iter(self._answered.values())) + ANSWER_VOUCHES_SECONDS < now:
-            self._answered.popitem(last=False)
+        for part in parts(self._records):
+            for known in part:
+                record = self._records.get(known)
+                if record is not None and record.last + self._lifetime(record) < now:
+                    del self._records[known]
+            yield
+        for part in parts(self._answered):
+            for known in part:
+                if self._answered.get(known, now) + ANSWER_VOUCHES_SECONDS < now:
+                    del self._answered[known]
+            yield
 
     def _record(self, known: Content | None) -> _Record | None:
         return self._records.get(known) if known is not None and self._records else None

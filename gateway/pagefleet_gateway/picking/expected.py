@@ -15,14 +15,16 @@ A canary's requests teach nothing. A slow canary would otherwise become the expe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from statistics import median
 from typing import NamedTuple
 from zlib import crc32
 
 from pagefleet_contract.strata import load_stratum
 from pagefleet_gateway.cluster.readings import Readings
-from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, State
+from pagefleet_gateway.cluster.service import Service, ServiceKey
+from pagefleet_gateway.cluster.state import Pod, RevisionKey, State
+from pagefleet_gateway.cluster.steps import Steps, forget
 
 MIN_MEASUREMENTS = 50  # before the first expectation
 MEMORY = 1000.0  # measurements
@@ -160,9 +162,9 @@ class ExpectedTimes:
             model = self._models[key] = Model()
         model.learn(load, seconds)
 
-    def retain(self, keys: Collection[ServiceKey]) -> None:
+    def retain(self, keys: Container[ServiceKey]) -> Steps:
         """Forget services that are not among `keys`."""
-        self._models = {key: model for key, model in self._models.items() if key in keys}
+        return forget(self._models, keys)
 
 
 class Prompts(NamedTuple):
@@ -192,11 +194,11 @@ class TypicalPrompts:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[ServiceKey, str], Prompts] = {}
+        self._known: dict[RevisionKey, Prompts] = {}
 
     def add(self, key: ServiceKey, revision: str, tokens: float, uncached: float) -> None:
         """Add a prompt of so many tokens to the revision's last ones."""
-        self._known[key, revision] = self._known.get((key, revision), Prompts()).after(tokens, uncached)
+        self._known[(*key, revision)] = self._known.get((*key, revision), Prompts()).after(tokens, uncached)
 
     def tokens(self, service: Service, revision: str) -> float:
         """Return the reference's uncached tokens, and by how much the revision's prompts are longer; 0 before any request."""
@@ -218,12 +220,12 @@ class TypicalPrompts:
         square = own.number * own.square + prior * usual.square
         return min(ahead, square / uncached if uncached else ahead) / 2
 
-    def retain(self, pods: Mapping[ServiceKey, Collection[str]]) -> None:
-        """Forget revisions that are not among those of `pods`."""
-        self._known = {name: own for name, own in self._known.items() if name[1] in pods.get(name[0], ())}
+    def retain(self, revisions: Container[RevisionKey]) -> Steps:
+        """Forget revisions that are not among `revisions`."""
+        return forget(self._known, revisions)
 
     def _of(self, service: Service, revision: str) -> Prompts:
-        return self._known.get((service.key, revision), Prompts())
+        return self._known.get((*service.key, revision), Prompts())
 
 
 class LoadsAtPick:
@@ -264,11 +266,11 @@ class LoadsAtPick:
             return LoadAtPick(load, name, expected)
         return LoadAtPick(load, name, expected, reference=True, sampled=pod.uid in self._sample(service))
 
-    def retain(self, keys: Collection[ServiceKey]) -> None:
-        """Forget services that are not among `keys`."""
-        self._samples = {key: sample for key, sample in self._samples.items() if key in keys}
-        self._times.retain(keys)
-        self.typical.retain(self._state.snapshot.pods)
+    def retain(self) -> Steps:
+        """Forget services and revisions that are gone."""
+        yield from forget(self._samples, self._state.services)
+        yield from self._times.retain(self._state.services)
+        yield from self.typical.retain(self._state.known.revisions)
 
     def _sample(self, service: Service) -> frozenset[str]:
         """Return the sampled pods by uid: the reference's with the lowest hashes, so that all gateways choose alike."""

@@ -6,14 +6,15 @@ Counts, and never chooses. Times are seconds of any steady clock that the caller
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
 from pagefleet_gateway.cluster.in_flight import IDLE, OtherGateways, PodCounts
-from pagefleet_gateway.cluster.paces import RevisionKey
-from pagefleet_gateway.cluster.state import Pod, Service
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import KnownPods, Pod, RevisionKey
+from pagefleet_gateway.cluster.steps import Steps, forget, parts
 from pagefleet_gateway.picking.backlog import Backlogs
 from pagefleet_gateway.picking.deaths import Content, Deaths
 from pagefleet_gateway.picking.expected import ExpectedTimes, Load, LoadAtPick
@@ -286,14 +287,18 @@ class Ledger:
             tokens += min(counts.unstreamed_tokens, max(0.0, self.backlogs.tokens(pod, now) - tokens))
         return Load(tokens, max(0, counts.requests - counts.waiting))
 
-    def rows(self) -> Mapping[str, list[int]]:
-        """Return the rows of all pods that this gateway has sent requests to, for another gateway, by uid."""
-        return {uid: self._row(uid) for uid in {*self._pods, *self.backlogs.sent}}
+    def used(self) -> Collection[str]:
+        """Return the uids of all pods that this gateway has sent requests to."""
+        return {**self._pods, **self.backlogs.sent}.keys()
+
+    def rows(self, uids: Iterable[str]) -> Mapping[str, list[int]]:
+        """Return the rows of these pods, for another gateway, by uid."""
+        return {uid: self._row(uid) for uid in uids}
 
     def take_changed(self) -> Mapping[str, list[int]]:
         """Return the rows that have changed since the last call, by uid."""
         changed, self._changed = self._changed, set()
-        return {uid: self._row(uid) for uid in changed}
+        return self.rows(changed)
 
     def _row(self, uid: str) -> list[int]:
         return self._pods.get(uid, IDLE).row(self.backlogs.sent.get(uid, 0.0))
@@ -313,18 +318,19 @@ class Ledger:
         # Nearly every pod is sound, and every pod that may be picked is asked for.
         return self.outliers.has_failed(pod.uid) and self.outliers.ejected(pod.uid, self.known_in_flight(pod), now)
 
-    def sweep(self, pods: Iterable[Pod], now: float) -> list[Ticket]:
-        """Forget pods that are not among `pods`, and requests whose log line can no longer come. Return these."""
-        expired = [key for key, ticket in self._tickets.items() if ticket.deadline < now]
-        lost = [ticket for ticket in map(self.close, expired) if ticket is not None]
-        self._attempts = {key: ends for key, ends in self._attempts.items() if key in self._tickets}
-        alive = tuple(pods)
-        uids = {pod.uid for pod in alive}
-        self.backlogs.retain(alive)
-        self.trials.retain(alive)
-        self._pods = {uid: counts for uid, counts in self._pods.items() if uid in uids}
-        self.others.retain(uids)
-        self._changed &= uids
-        self.outliers.retain(uids)
-        self.deaths.sweep(now)
-        return lost
+    def expire(self, now: float) -> Iterator[list[Ticket]]:
+        """Forget, in steps, requests whose log line can no longer come. Yield those of each step."""
+        for part in parts(self._tickets):
+            expired = [key for key in part if key in self._tickets and self._tickets[key].deadline < now]
+            yield [ticket for ticket in map(self.close, expired) if ticket is not None]
+
+    def sweep(self, pods: KnownPods, now: float) -> Steps:
+        """Forget pods that are not among `pods`, and what is too old to matter."""
+        yield from forget(self._attempts, self._tickets)
+        yield from self.backlogs.retain(pods)
+        yield from self.trials.retain(pods.revisions)
+        yield from forget(self._pods, pods.by_uid)
+        yield from self.others.retain(pods.by_uid)
+        yield from forget(self._changed, pods.by_uid)
+        yield from self.outliers.retain(pods.by_uid)
+        yield from self.deaths.sweep(now)

@@ -12,8 +12,10 @@ them, and ERRORS_TO_EJECT counts the errors that all of them get.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+
+from pagefleet_gateway.cluster.steps import Steps, forget
 
 FIRST_EJECTION_SECONDS, MAX_EJECTION_SECONDS = 5.0, 60.0
 ERRORS_TO_EJECT = 5  # 5xx in a row
@@ -123,9 +125,9 @@ class Outliers:
         """Return the number of pods that are ejected now."""
         return sum(record.until > now for record in self._records.values())
 
-    def retain(self, uids: Collection[str]) -> None:
+    def retain(self, uids: Container[str]) -> Steps:
         """Forget pods that are not among `uids`."""
-        self._records = {uid: record for uid, record in self._records.items() if uid in uids}
+        return forget(self._records, uids)
 
 
 def merged(row: list[int] | None, newer: list[int]) -> list[int]:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from pagefleet_contract.strata import stratum
 from pagefleet_gateway.bodies.edits import Edit, capped, prioritized
 from pagefleet_gateway.cluster.readings import Readings
-from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, State
+from pagefleet_gateway.cluster.service import Service, ServiceKey
+from pagefleet_gateway.cluster.state import Pod, Snapshot, State
+from pagefleet_gateway.cluster.steps import Steps
 from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTimeout, stream_timeout
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.limits.api_keys import APIKeys
@@ -182,20 +184,20 @@ class Picker:
     def has_pods(self, key: ServiceKey) -> bool:
         return any(self._state.snapshot.pods.get(key, {}).values())
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, now: float) -> Steps:
         """Forget services, pods and API keys that are gone, and charges whose request can no longer end."""
-        services, keys = self._state.snapshot.services.keys(), self._api_keys()
-        self.charges.sweep(now)
-        self.charges.retain(services)
-        self.limits.retain_services(services)
+        services, keys = self._state.services, self._api_keys()
+        yield from self.charges.sweep(services, now)
+        yield from self.limits.retain_services(services)
         if keys is not self._swept_keys:
             self._swept_keys = keys
             self.limits.retain_keys(() if keys is None else keys.all)
-        self.splits.retain(self._state.snapshot.services)
-        self._ledger.retries.retain(services)
-        self._loads.retain(services)
+        yield from self.splits.retain(services)
+        yield from self._ledger.retries.retain(services)
+        yield from self._loads.retain()
         self._ledger.backlogs.paces.refresh()
-        self.prefixes.retain({pod.cache for pod in self._state.pods})
+        yield
+        yield from self.prefixes.retain(self._state.known.caches)
 
     def _given_way(self, service: Service, pick: Pick | Refusal, request: Request, now: float) -> Pick | Refusal:
         """Return the pick, or a refusal where background work or a sheddable request finds no capacity that others leave."""

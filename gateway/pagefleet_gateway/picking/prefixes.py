@@ -8,10 +8,11 @@ The hashes are the same in every gateway, so that one gateway can tell the other
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from itertools import islice
 
 from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.cluster.steps import Steps, parts
 from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, LONG_BLOCK_TOKENS, LONG_MARK
 
 CAPACITY = 8192  # blocks of 64 tokens in a cache whose size is not known: 512k tokens, about a GPU's KV cache
@@ -91,12 +92,16 @@ class Prefixes:
         news, self._news, self._news_count = self._news, {}, 0
         return {cache: b"".join(blocks) for cache, blocks in news.items()}
 
-    def latest(self) -> dict[str, bytes]:
-        """Return the most recently used blocks of all caches, in the shape of `take_news`, for a gateway that is new."""
-        each = MAX_NEWS // max(1, len(self._caches))
-        return {
-            cache: b"".join(reversed(list(islice(reversed(cached), each)))) for cache, cached in self._caches.items()
-        }
+    @property
+    def caches(self) -> Collection[str]:
+        """Return the names of the caches."""
+        return self._caches.keys()
+
+    def latest(self, caches: Iterable[str], of: int) -> dict[str, bytes]:
+        """Return the most recently used blocks of some of `of` caches, in the shape of `take_news`, for a gateway that is new."""
+        each = MAX_NEWS // max(1, of)
+        found = {cache: self._caches[cache] for cache in caches if cache in self._caches}
+        return {cache: b"".join(reversed(list(islice(reversed(own), each)))) for cache, own in found.items()}
 
     def _touch(self, cache: str, blocks: Iterable[bytes], heard: bool = False) -> list[bytes]:
         """Make these the most recently used blocks, the last one the most. Return those that other gateways should hear of: the
@@ -126,13 +131,13 @@ class Prefixes:
             units -= _units(cached.popitem(last=False)[0])
         self._units[cache] = units
 
-    def retain(self, caches: Collection[str]) -> None:
+    def retain(self, caches: Container[str]) -> Steps:
         """Forget caches that are not among `caches`."""
-        self._caches = {name: cached for name, cached in self._caches.items() if name in caches}
-        self._counted = {name: counted for name, counted in self._counted.items() if name in caches}
-        self._units = {name: units for name, units in self._units.items() if name in caches}
-        self._capacities = {name: most for name, most in self._capacities.items() if name in caches}
-        self._news = {name: blocks for name, blocks in self._news.items() if name in caches}
+        for part in parts({**self._caches, **self._capacities, **self._news}):
+            for name in [name for name in part if name not in caches]:
+                for table in (self._caches, self._counted, self._units, self._capacities, self._news):
+                    table.pop(name, None)
+            yield
 
 
 def _units(block: bytes) -> int:

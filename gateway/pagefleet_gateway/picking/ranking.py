@@ -11,7 +11,8 @@ import random
 from collections.abc import Sequence
 
 from pagefleet_gateway.cluster.readings import Readings
-from pagefleet_gateway.cluster.state import Pod, Service
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.request_cost import RequestCost, block_tokens

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pagefleet_contract.headers import BACKGROUND, PRIORITY_HEADER, is_background
-from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.limits.budgets import Spent
 from pagefleet_gateway.limits.rate_limits import Exceeded
 from pagefleet_gateway.picking.routing import Refusal

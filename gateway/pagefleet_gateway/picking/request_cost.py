@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pagefleet_gateway.bodies.fields import BodyError, document
 from pagefleet_gateway.bodies.prompt_text import TOKEN_BYTES, Prompt, PromptError, prompts, read_prompt
-from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.cluster.service import Service
 
 BLOCK_BYTES = 256  # text per block: 64 tokens, four of the engine's KV pages
 BLOCK_TOKENS = BLOCK_BYTES // TOKEN_BYTES

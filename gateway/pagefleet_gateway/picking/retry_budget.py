@@ -5,9 +5,10 @@ Source: retry budgets of Finagle (Twitter, RetryBudget), without its clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Container
 
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.service import ServiceKey
+from pagefleet_gateway.cluster.steps import Steps, forget
 
 CAPACITY = 100.0  # retries that may come at once
 DEPOSIT = 0.5  # of a retry, for each answered request
@@ -29,6 +30,6 @@ class RetryBudgets:
     def allows(self, key: ServiceKey) -> bool:
         return self._levels.get(key, CAPACITY) >= 1.0
 
-    def retain(self, keys: Collection[ServiceKey]) -> None:
+    def retain(self, keys: Container[ServiceKey]) -> Steps:
         """Forget services that are not among `keys`."""
-        self._levels = {key: level for key, level in self._levels.items() if key in keys}
+        return forget(self._levels, keys)

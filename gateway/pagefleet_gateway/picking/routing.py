@@ -16,7 +16,8 @@ from urllib.parse import unquote
 from pagefleet_contract import model_name
 from pagefleet_contract.headers import ACTS_FOR_HEADER
 from pagefleet_gateway.bodies.fields import BodyError, document
-from pagefleet_gateway.cluster.state import Service, ServiceKey, Snapshot
+from pagefleet_gateway.cluster.service import Service, ServiceKey
+from pagefleet_gateway.cluster.state import Snapshot
 from pagefleet_gateway.limits.api_keys import AUTHORIZATION, X_API_KEY, APIKey, APIKeys
 
 # They change what an engine serves to everybody. Our engine and vLLM have them when they allow adapters at run time.

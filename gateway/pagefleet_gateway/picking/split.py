@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 
-from pagefleet_gateway.cluster.paces import RevisionKey, revision_key
-from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
+from pagefleet_gateway.cluster.service import Service, ServiceKey
+from pagefleet_gateway.cluster.state import Pod, RevisionKey, revision_key
+from pagefleet_gateway.cluster.steps import Steps, forget
 
 Weights = tuple[tuple[str, int], ...]
 TRIAL_REQUESTS = 6  # that may wait for the first answer of a canary, at all gateways together
@@ -79,9 +80,9 @@ class Splits:
         full = tuple(entry for entry in weights if entry[0] in ready)
         return self.choose(service, full or weights, headers, canary_live=False)
 
-    def retain(self, services: Mapping[ServiceKey, Service]) -> None:
-        """Forget services that are not among `services`."""
-        self._splits = {key: split for key, split in self._splits.items() if key in services}
+    def retain(self, keys: Container[ServiceKey]) -> Steps:
+        """Forget services that are not among `keys`."""
+        return forget(self._splits, keys)
 
 
 class Trials:
@@ -109,9 +110,9 @@ class Trials:
         """Return whether the revision is a canary on trial."""
         return revision == service.canary and (*service.key, revision) not in self._answered
 
-    def retain(self, pods: Collection[Pod]) -> None:
-        """Forget revisions that have none of `pods`."""
-        self._answered &= {revision_key(pod) for pod in pods}
+    def retain(self, revisions: Container[RevisionKey]) -> Steps:
+        """Forget revisions that are not among `revisions`."""
+        return forget(self._answered, revisions)
 
 
 def canary_forced(service: Service, headers: Mapping[str, str]) -> bool:

@@ -42,9 +42,15 @@ MAX_BYTES = 32 * 1024 * 1024  # of one message: a hundred thousand pods
 class Listener:
     """Another gateway that hears this one, with the news that it has not got yet."""
 
-    def __init__(self, first: News) -> None:
-        self._news = first
+    def __init__(self) -> None:
+        self._news = News()
         self.waits = asyncio.Event()  # set while there are news for it
+
+    def begin(self, first: News) -> None:
+        """Tell these first. What was added before has changed while they were put together; `served` of both is the same."""
+        self._news.served = {}
+        first.add(self._news)
+        self._news = first
         self.waits.set()
 
     def add(self, news: News) -> None:
@@ -111,7 +117,7 @@ class Loads:
                     response.raise_for_status()
                     silent = False
                     while True:
-                        self._take_over(name, await _message(response.content))
+                        await self._take_over(name, await _message(response.content))
             except (aiohttp.ClientError, OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
                 if not silent:
                     log.warning("the gateway pod %s does not tell its load at %s: %r", name, url, error)
@@ -121,10 +127,11 @@ class Loads:
                 self._on_news()
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _take_over(self, name: str, data: bytes) -> None:
+    async def _take_over(self, name: str, data: bytes) -> None:
         message = msgspec.msgpack.decode(data) if data else None
         if isinstance(message, dict):
-            self._newsroom.take_over(name, message, time.monotonic())
+            for _ in self._newsroom.take_over(name, message, time.monotonic()):
+                await asyncio.sleep(0)
             self._on_news()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -133,9 +140,9 @@ class Loads:
             return web.json_response({"error": "only gateway pods may hear of loads"}, status=403)
         response = web.StreamResponse(headers={"content-type": "application/octet-stream"})
         await response.prepare(request)
-        listener = Listener(self._newsroom.everything(time.monotonic()))
-        telling = asyncio.create_task(_tell(response, listener))
+        listener = Listener()
         self._listeners.add(listener)
+        telling = asyncio.create_task(self._tell_all(response, listener))
         self._telling.add(telling)
         try:
             await asyncio.wait([telling])
@@ -144,6 +151,13 @@ class Loads:
             self._listeners.discard(listener)
             self._telling.discard(telling)
         return response
+
+    async def _tell_all(self, response: web.StreamResponse, listener: Listener) -> None:
+        first = News(whole=True)
+        for _ in self._newsroom.gather(first, time.monotonic()):
+            await asyncio.sleep(0)
+        listener.begin(first)
+        await _tell(response, listener)
 
 
 async def _tell(response: web.StreamResponse, listener: Listener) -> None:

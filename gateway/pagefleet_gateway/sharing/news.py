@@ -8,15 +8,18 @@ what is malformed is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+from pagefleet_gateway.cluster.steps import Steps, parts
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.budgets import Budgets, Counters
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.outliers import merged
 from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_NEWS, Prefixes
+
+STEP_ROWS, STEP_CACHES = 200, 20  # that are taken over in one step, the caches with their blocks
 
 
 @dataclass
@@ -70,18 +73,21 @@ class Newsroom:
         self._ledger, self._prefixes, self._holding = ledger, prefixes, holding
         self._budgets = budgets or Budgets()
 
-    def everything(self, now: float) -> News:
-        """Return what another gateway hears first."""
-        return News(
-            dict(self._ledger.rows()),
-            self._prefixes.latest(),
-            dict(self._ledger.outliers.rows(now)),
-            dict(self._holding.rows()) if self._holding else {},
-            self._holding.turns.served() if self._holding else {},
-            self._ledger.backlogs.paces.rows(),
-            deepcopy(self._budgets.all()),
-            whole=True,
-        )
+    def gather(self, news: News, now: float) -> Steps:
+        """Add everything to the news that another gateway hears first."""
+        ledger = self._ledger
+        for uids in parts(ledger.used()):
+            news.pods.update(ledger.rows(uids))
+            news.paces.update(ledger.backlogs.paces.rows(uids))
+            yield
+        caches = self._prefixes.caches
+        for some in parts(caches):
+            news.prefixes.update(self._prefixes.latest(some, len(caches)))
+            yield
+        news.ejections = dict(ledger.outliers.rows(now))
+        news.held = dict(self._holding.rows()) if self._holding else {}
+        news.served = self._holding.turns.served() if self._holding else {}
+        news.budgets = deepcopy(self._budgets.all())
 
     def changes(self, now: float) -> News:
         """Return what has changed since the last call."""
@@ -95,25 +101,40 @@ class Newsroom:
             self._budgets.take_changed(),
         )
 
-    def take_over(self, gateway: str, message: Mapping[str, object], now: float) -> None:
+    def take_over(self, gateway: str, message: Mapping[str, object], now: float) -> Steps:
         """Take over what another gateway tells."""
         whole = message.get("whole") is True
         if whole:
-            self._ledger.others.replace(gateway, message.get("pods"))
-        else:
-            self._ledger.hear(gateway, message.get("pods"), now)
-        self._ledger.backlogs.paces.hear(gateway, message.get("paces"))
+            self._ledger.others.forget(gateway)
+        for rows in _parts(message.get("pods"), STEP_ROWS):
+            if whole:
+                self._ledger.others.update(gateway, rows)
+            else:
+                self._ledger.hear(gateway, rows, now)
+            yield
+        for rows in _parts(message.get("paces"), STEP_ROWS):
+            self._ledger.backlogs.paces.hear(gateway, rows)
+            yield
         self._budgets.hear(message.get("budgets"))
         self._ledger.outliers.hear(message.get("ejections"), now)
         if self._holding is not None:
             self._holding.hear(gateway, message.get("held"), message.get("served"), whole=whole)
-        prefixes = message.get("prefixes")
-        for cache, hashes in prefixes.items() if isinstance(prefixes, Mapping) else ():
-            if isinstance(cache, str) and isinstance(hashes, bytes):
-                self._prefixes.hear(cache, hashes)
+        yield
+        for prefixes in _parts(message.get("prefixes"), STEP_CACHES):
+            for cache, hashes in prefixes.items():
+                if isinstance(cache, str) and isinstance(hashes, bytes):
+                    self._prefixes.hear(cache, hashes)
+            yield
 
     def forget(self, gateway: str) -> None:
         """Forget the requests of a gateway that is gone or silent. What it saw of pods stays."""
         self._ledger.others.forget(gateway)
         if self._holding is not None:
             self._holding.forget(gateway)
+
+
+def _parts(rows: object, size: int) -> Iterator[dict[object, object]]:
+    """Yield the rows of a message, so many at a time; none of what is not a map."""
+    if isinstance(rows, Mapping):
+        for keys in parts(rows, size):
+            yield {key: rows[key] for key in keys}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pagefleet_gateway.cluster.objects import map_of
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.service import ServiceKey
 
 GROUP, VERSION, PLURAL, KIND = "inference.networking.x-k8s.io", "v1alpha2", "inferenceobjectives", "InferenceObjective"
 POOL_GROUP, POOL_KIND = "inference.networking.k8s.io", "InferencePool"

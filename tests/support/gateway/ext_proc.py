@@ -14,7 +14,8 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.fronts.ext_proc import Callbacks, EndpointPicker
 from pagefleet_gateway.fronts.ext_proc_limits import Limits
 from pagefleet_gateway.fronts.ext_proc_server import Listen, serve

@@ -15,7 +15,8 @@ from aiohttp.http import StreamWriter
 from support.gateway import protocols
 
 from pagefleet_gateway.app import Gateway
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.settings import Settings
 from pagefleet_operator.domain.status.gateway_slices import slices as read_slices
 from pagefleet_operator.domain.status.observation import Slice

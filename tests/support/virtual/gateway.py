@@ -15,7 +15,8 @@ import msgspec
 from support.virtual.events import Events
 
 from pagefleet_gateway.cluster.readings import Readings
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.access_log import Completion, LogLine

@@ -13,7 +13,8 @@ from pagefleet_contract.engine_metrics import HIGHER_FIRST
 from pagefleet_contract.headers import is_background
 from pagefleet_gateway.cluster.engines import Engine
 from pagefleet_gateway.cluster.readings import Readings
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.picking.classes import engine_priority
 from pagefleet_gateway.picking.ledger import Ledger

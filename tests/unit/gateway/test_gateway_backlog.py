@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_gateway.cluster.paces import SAMPLES
-from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.cluster.state import KnownPods, Pod
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.backlog import MIN_TOKENS, Backlogs
 
 ONE, TWO = (Pod(uid, uid, "team", "chat", "a", f"{uid}:8000") for uid in ("one", "two"))
@@ -24,7 +25,7 @@ def test_prompts_are_worked_off_at_the_throughput_of_the_revision() -> None:
     assert backlogs.tokens(ONE, 20.25) == 800 and backlogs.tokens(ONE, 30.0) == 0
     backlogs.add_prompt(OTHER, 1000, now=20.0)
     assert backlogs.tokens(OTHER, 20.0) == 0
-    backlogs.retain([TWO])
+    finish(backlogs.retain(KnownPods([TWO])))
     backlogs.add_prompt(ONE, 1000, now=40.0)
     assert backlogs.tokens(ONE, 40.0) == 1000
 
@@ -50,7 +51,7 @@ def test_the_throughput_stays_between_the_slowest_and_the_quickest_answer(answer
 
 def test_a_slow_pod_works_off_its_backlog_slower() -> None:
     backlogs = Backlogs()
-    backlogs.retain([ONE, TWO])
+    finish(backlogs.retain(KnownPods([ONE, TWO])))
     backlogs.record_first_token(TWO, 1000, 0.5)
     for _ in range(SAMPLES):
         backlogs.record_first_token(ONE, 10, 0.1, 0.1)

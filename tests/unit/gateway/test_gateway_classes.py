@@ -13,7 +13,8 @@ from pagefleet_contract.names import ENGINE_ANNOTATION
 from pagefleet_gateway.bodies.edits import edited
 from pagefleet_gateway.cluster.engines import Engine
 from pagefleet_gateway.cluster.objects import pod_from
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 

@@ -9,7 +9,9 @@ import random
 
 import pytest
 
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.access_log import FailedAttempt, LogLine, complete, parse, record_attempt
 from pagefleet_gateway.picking.deaths import (
     ANSWER_VOUCHES_SECONDS,
@@ -87,9 +89,9 @@ def test_records_are_bounded_in_number_and_time() -> None:
     for number in range(MAX_RECORDS + 5):
         deaths.record_death(content(KEY, b"%d" % number), "a", float(number))
     assert deaths.count(content(KEY, b"4")) == 0 and deaths.count(content(KEY, b"5")) == 1
-    deaths.sweep(SUSPECT_SECONDS + 6.0)
+    finish(deaths.sweep(SUSPECT_SECONDS + 6.0))
     assert deaths.count(content(KEY, b"5")) == 0 and deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 1
-    deaths.sweep(1e9)
+    finish(deaths.sweep(1e9))
     assert deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 0
 
 
@@ -104,7 +106,7 @@ def test_a_content_that_was_answered_lately_has_one_death_to_spare() -> None:
     assert deaths.suspected(POISON) and deaths.wait(POISON, now) == 0.0, "as another content after one death"
     deaths.record_death(POISON, "c", now)
     assert deaths.wait(POISON, now) == FIRST_REFUSAL_SECONDS
-    deaths.sweep(now)
+    finish(deaths.sweep(now))
     deaths.record_answer(OTHER, now)
     deaths.record_death(OTHER, "c", now + ANSWER_VOUCHES_SECONDS)
     assert deaths.suspected(OTHER), "its answer is too long ago"
@@ -167,10 +169,10 @@ def test_two_deaths_far_apart_are_no_evidence_and_a_refusal_is_remembered_longer
     deaths.record_death(POISON, "b", SUSPECT_SECONDS + 1.0)  # without a sweep between
     assert deaths.count(POISON) == 1
     deaths.record_death(POISON, "c", SUSPECT_SECONDS + 10.0)
-    deaths.sweep(3 * SUSPECT_SECONDS)
+    finish(deaths.sweep(3 * SUSPECT_SECONDS))
     assert deaths.count(POISON) == 2
     deaths.record_death(OTHER, "a", 0.0)
-    deaths.sweep(SUSPECT_SECONDS + 1.0)
+    finish(deaths.sweep(SUSPECT_SECONDS + 1.0))
     assert deaths.count(OTHER) == 0
 
 
@@ -179,11 +181,11 @@ def test_answers_are_bounded_in_number_and_time() -> None:
     for number in range(MAX_RECORDS + 1):
         deaths.record_answer(content(KEY, b"%d" % number), float(number))
     assert len(deaths._answered) == MAX_RECORDS
-    deaths.sweep(MAX_RECORDS + ANSWER_VOUCHES_SECONDS - 1.0)
+    finish(deaths.sweep(MAX_RECORDS + ANSWER_VOUCHES_SECONDS - 1.0))
     assert len(deaths._answered) == 2
     deaths.record_death(content(KEY, b"1"), "a", MAX_RECORDS + 0.0)
     deaths.record_answer(content(KEY, b"1"), MAX_RECORDS + 1.0)
-    deaths.sweep(MAX_RECORDS + 7.0)
+    finish(deaths.sweep(MAX_RECORDS + 7.0))
     assert not deaths._records
 
 

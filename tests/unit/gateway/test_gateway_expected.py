@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.expected import MIN_MEASUREMENTS, MIN_SECONDS, ExpectedTimes, Load, Model
 
 KEY, OTHER = ("team", "chat"), ("team", "other")
@@ -113,5 +114,5 @@ def test_services_learn_apart_and_are_forgotten() -> None:
         times.learn(OTHER, load, 2 * truth(load))
     one, other = times.seconds(KEY, GRID[4]), times.seconds(OTHER, GRID[4])
     assert one is not None and other == pytest.approx(2 * one, rel=0.01)
-    times.retain({OTHER: None})
+    finish(times.retain({OTHER: None}))
     assert times.seconds(KEY, GRID[4]) is None and times.seconds(OTHER, GRID[4]) == other

@@ -9,7 +9,8 @@ import asyncio
 import json
 import random
 
-from pagefleet_gateway.cluster.state import Pod, QueueBounds, RateLimit, Service, ServiceKey, State
+from pagefleet_gateway.cluster.service import QueueBounds, RateLimit, Service, ServiceKey
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.holding.holding import Bounds, Holding
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request

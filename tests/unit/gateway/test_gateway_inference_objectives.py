@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pagefleet_contract.engine_metrics import HIGHER_FIRST, LOWER_FIRST
 from pagefleet_gateway.cluster.engines import Engine
 from pagefleet_gateway.cluster.readings import Readings
-from pagefleet_gateway.cluster.state import OBJECTIVE_HEADER, Pod, QueueBounds, Service, State
+from pagefleet_gateway.cluster.service import OBJECTIVE_HEADER, QueueBounds, Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.holding.elsewhere import MAX_CLASSES, Elsewhere, Waiting
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.holding.shares import Shares, tenant_of

@@ -11,7 +11,8 @@ from support.virtual.gateway import CANARY, NAME, NAMESPACE, STABLE, VirtualGate
 
 from pagefleet_contract.sketch import bucket_of, total
 from pagefleet_contract.strata import load_stratum
-from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.access_log import FailedAttempt, record_attempt
 from pagefleet_gateway.picking.expected import MAX_SAMPLED_PODS, MIN_MEASUREMENTS, Load, TypicalPrompts
 from pagefleet_gateway.picking.ledger import Ticket
@@ -262,7 +263,7 @@ def test_a_lost_request_ends_without_a_measurement() -> None:
     now = teach(gateway, 0.0)
     request, _ = gateway.send(now, unlike(900))
     gateway.now = ticket(gateway, request).deadline + 1.0
-    gateway.counting.sweep(gateway.state)
+    finish(gateway.counting.sweep(gateway.state))
     assert summed(gateway, gateway.now + 4.0, STABLE, "unmeasured") == 1
 
 
@@ -312,10 +313,10 @@ def test_the_same_few_pods_are_measured_one_by_one_by_every_gateway() -> None:
 def test_a_service_that_is_gone_is_forgotten() -> None:
     gateway = VirtualGateway(pods=1, weights=ONLY_STABLE)
     now = teach(gateway, 0.0)
-    gateway.picker.sweep(now)
+    finish(gateway.picker.sweep(now))
     assert ticket(gateway, gateway.send(now, unlike(900))[0]).expected is not None
     known = gateway.state.snapshot.services[KEY]
     gateway.state.remove_service(KEY)
-    gateway.picker.sweep(now)
+    finish(gateway.picker.sweep(now))
     gateway.state.put_service(replace(known, retries=1))
     assert ticket(gateway, gateway.send(now, unlike(901))[0]).expected is None

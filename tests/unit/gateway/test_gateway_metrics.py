@@ -8,7 +8,9 @@ import tracemalloc
 
 from support.virtual.gateway import NAME, NAMESPACE, VirtualGateway
 
-from pagefleet_gateway.cluster.state import Pod, Service
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.metrics import GONE_SECONDS
 
 
@@ -24,8 +26,8 @@ def serve(gateway: VirtualGateway, revision: str, now: float) -> None:
         gateway.end(request, now + number + 0.5, code=200 if number else 503)
     gateway.now = now + 20.0
     gateway.metrics.record_refusal(NAMESPACE, NAME, 503)
-    gateway.counting.sweep(gateway.state)
-    gateway.picker.sweep(gateway.now)
+    finish(gateway.counting.sweep(gateway.state))
+    finish(gateway.picker.sweep(gateway.now))
 
 
 def series(gateway: VirtualGateway, text: str) -> int:
@@ -37,10 +39,10 @@ def test_a_revision_that_is_gone_is_shown_for_a_while_and_then_forgotten() -> No
     serve(gateway, "old", 0.0)
     serve(gateway, "new", 100.0)
     gateway.now = 120.0 + GONE_SECONDS - 1.0
-    gateway.counting.sweep(gateway.state)
+    finish(gateway.counting.sweep(gateway.state))
     assert series(gateway, 'revision="old"') > 30
     gateway.now += 1.0
-    gateway.counting.sweep(gateway.state)
+    finish(gateway.counting.sweep(gateway.state))
     assert series(gateway, 'revision="old"') == 0
     assert series(gateway, 'revision="new"') > 30
     assert series(gateway, 'requests_total{code="503",namespace="team",revision="",service="chat"') == 1
@@ -52,8 +54,8 @@ def test_a_revision_with_a_request_in_flight_is_not_gone() -> None:
     gateway.send(30.0)
     serve(gateway, "new", 100.0)
     gateway.now += 2 * GONE_SECONDS
-    gateway.ledger.sweep = lambda *_: []  # type: ignore[method-assign]
-    gateway.counting.sweep(gateway.state)
+    gateway.ledger.expire = lambda *_: iter(())  # type: ignore[method-assign]
+    finish(gateway.counting.sweep(gateway.state))
     assert series(gateway, 'revision="old"') > 30
 
 
@@ -65,7 +67,7 @@ def test_a_service_that_is_gone_takes_its_refusals_and_wake_ups_along() -> None:
     gateway.state.replace_pods([])
     for later in (0.0, GONE_SECONDS):
         gateway.now += later
-        gateway.counting.sweep(gateway.state)
+        finish(gateway.counting.sweep(gateway.state))
     assert series(gateway, 'service="chat"') == 0
 
 
@@ -76,7 +78,7 @@ def test_memory_is_flat_over_fifty_revisions_that_come_and_go() -> None:
         for number in range(60):
             serve(gateway, f"revision-{number}", 400.0 * number)
             if number in (9, 59):
-                gateway.windows.sweep(400.0 * number + 10_000.0)
+                finish(gateway.windows.sweep(400.0 * number + 10_000.0))
                 gc.collect()
                 taken.append(tracemalloc.get_traced_memory()[0])
     finally:

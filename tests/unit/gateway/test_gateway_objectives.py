@@ -10,7 +10,8 @@ from support.virtual.gateway import NAME, NAMESPACE, STABLE, VirtualGateway
 
 from pagefleet_contract.slo import Objective
 from pagefleet_gateway.cluster.objects import service_from
-from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.objectives import judge, judge_refusal
 from pagefleet_gateway.measuring.slices import End, Outcome
 from pagefleet_gateway.picking.ledger import Group
@@ -105,7 +106,7 @@ def test_the_object_s_objectives_are_read_and_odd_ones_are_left_out() -> None:
 def test_windows_and_metrics_count_a_request_once_when_it_ends() -> None:
     gateway = VirtualGateway(weights=((STABLE, 100),), objectives=(TTFT, FAILED))
     gateway.state.put_service(gateway.state.snapshot.services[NAMESPACE, NAME])
-    gateway.counting.sweep(gateway.state)
+    finish(gateway.counting.sweep(gateway.state))
     quick, _ = gateway.send(0.0)
     late, _ = gateway.send(0.0)
     gateway.first_token(quick, 1.0, 1.0)
@@ -134,5 +135,5 @@ def test_the_series_of_a_service_that_is_gone_go_with_it() -> None:
     gateway.state.replace_pods([])
     for now in (2.0, 400.0):
         gateway.now = now
-        gateway.counting.sweep(gateway.state)
+        finish(gateway.counting.sweep(gateway.state))
     assert 'objective="chat"' not in gateway.metrics.text().decode()

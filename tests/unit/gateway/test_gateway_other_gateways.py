@@ -12,7 +12,8 @@ import pytest
 from support.virtual.gateway import NAME, NAMESPACE, STABLE, VirtualGateway
 
 from pagefleet_gateway.cluster.in_flight import IDLE, OtherGateways, PodCounts
-from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.prefixes import HASH_BYTES, Prefixes
 from pagefleet_gateway.sharing.loads import Listener
 from pagefleet_gateway.sharing.members import Members
@@ -23,7 +24,7 @@ UID = "uid-1"
 
 def tell(one: VirtualGateway, other: VirtualGateway, now: float, name: str = "one") -> None:
     news = Newsroom(one.ledger, one.picker.prefixes).changes(now)
-    Newsroom(other.ledger, other.picker.prefixes).take_over(name, news.message(), now)
+    finish(Newsroom(other.ledger, other.picker.prefixes).take_over(name, news.message(), now))
 
 
 def pair(pods: int = 2, **service: Any) -> tuple[VirtualGateway, VirtualGateway]:
@@ -31,7 +32,7 @@ def pair(pods: int = 2, **service: Any) -> tuple[VirtualGateway, VirtualGateway]
     for gateway in both:
         options = {"weights": ((STABLE, 100),), **service}
         gateway.state.put_service(Service(NAMESPACE, NAME, "smol", **options))
-        gateway.ledger.sweep(gateway.pods, 0.0)  # it knows the pods
+        finish(gateway.ledger.sweep(gateway.state.known, 0.0))  # it knows the pods
     return both
 
 
@@ -79,7 +80,8 @@ def test_a_backlog_is_that_of_all_gateways_and_is_worked_off_once() -> None:
     two.ledger.backlogs.add_prompt(pod, 1000, 0.0)
     one.send(0.0)
     own = one.ledger.backlogs.sent[pod.uid]
-    two.ledger.others.replace("one", {pod.uid: [0, 0, 0, 0, 0, 0]})
+    two.ledger.others.forget("one")
+    two.ledger.others.update("one", {pod.uid: [0, 0, 0, 0, 0, 0]})
     tell(one, two, 0.0)
     assert two.ledger.backlogs.tokens(pod, 0.0) == 1000 + own
     assert two.ledger.backlogs.tokens(pod, 1.0) == own
@@ -98,7 +100,7 @@ def test_what_is_told_twice_counts_once_and_two_gateways_add_up() -> None:
         others.update("one", {UID: row})
     others.update("two", {UID: row})
     assert others.counts(UID) == PodCounts(4, 600, 2, 200, 100)
-    others.replace("one", {})
+    others.forget("one")
     assert others.counts(UID) == PodCounts(2, 300, 1, 100, 50)
     others.forget("two")
     others.forget("two")
@@ -109,7 +111,7 @@ def test_a_pod_that_is_gone_is_forgotten_and_may_come_back() -> None:
     others = OtherGateways()
     row = PodCounts(1, 10, 1, 10, 0).row(10)
     others.update("one", {UID: row})
-    others.retain(())
+    finish(others.retain(()))
     assert others.counts(UID) is IDLE
     others.update("one", {UID: row})
     assert others.counts(UID).requests == 1
@@ -160,7 +162,7 @@ def test_a_new_gateway_hears_the_latest_blocks_and_later_only_new_ones() -> None
     prefixes.record("pod", blocks)
     assert prefixes.take_news() == {"pod": b"".join(reversed(blocks[4:]))}
     heard = Prefixes(capacity=32)
-    for cache, hashes in prefixes.latest().items():
+    for cache, hashes in prefixes.latest(prefixes.caches, 1).items():
         heard.hear(cache, hashes)
     assert heard.matched("pod", blocks) == 6
     assert heard.take_news() == {}, "what was heard is not told again"
@@ -185,12 +187,20 @@ def test_a_block_in_use_is_told_again_before_others_forget_it() -> None:
 
 
 def test_a_slow_listener_gets_one_message_with_the_newest_rows() -> None:
-    listener = Listener(News({"a": [1]}, {}, whole=True))
+    listener = Listener()
+    listener.add(News({"a": [0]}, served={"team/chat": {"0/a": 9}}))  # while the first message was put together
+    listener.begin(News({"a": [1], "c": [1]}, {}, whole=True))
     listener.add(News({"b": [1]}, {"pod": b"1"}, served={"team/chat": {"0/a": 5}}))
     listener.add(News({"b": [2]}, {"pod": b"2"}, served={"team/chat": {"0/a": 2, "1/b": 1}}))
     none: dict[str, object] = {"ejections": {}, "held": {}, "served": {}, "paces": {}, "budgets": {}}
     served = {"team/chat": {"0/a": 7, "1/b": 1}}
-    whole = {"whole": True, "pods": {"a": [1], "b": [2]}, "prefixes": {"pod": b"12"}, **none, "served": served}
+    whole = {
+        "whole": True,
+        "pods": {"a": [0], "b": [2], "c": [1]},
+        "prefixes": {"pod": b"12"},
+        **none,
+        "served": served,
+    }
     assert msgspec.msgpack.decode(listener.take()) == whole
     assert not listener.waits.is_set()
     listener.add(News({"a": [3]}, {}))

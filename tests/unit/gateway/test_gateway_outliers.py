@@ -3,6 +3,7 @@ gateways when one saw the failure) and the retry budget of a service."""
 
 from __future__ import annotations
 
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.outliers import ERRORS_TO_EJECT, Outliers, merged
 from pagefleet_gateway.picking.retry_budget import CAPACITY, RetryBudgets
 
@@ -22,7 +23,7 @@ def test_a_pod_that_fails_again_stays_out_longer_and_a_good_answer_forgives() ->
     for turn in range(20):
         pods.record_failure("b", turn * 100.0)
     assert pods.ejected("b", 0, 1959.0) and not pods.ejected("b", 0, 1961.0)  # a minute at most
-    pods.retain(())
+    finish(pods.retain(()))
     assert not pods.ejected("b", 0, 1959.0)
 
 

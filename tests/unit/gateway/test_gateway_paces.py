@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pagefleet_gateway.cluster.paces import MOST, SAMPLES, Paces
 from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.cluster.steps import finish
 
 PODS = [Pod(str(number), "p", "team", "chat", "a", "a:8000") for number in range(21)]
 OTHER = Pod("other", "p", "team", "chat", "b", "b:8000")
@@ -23,7 +24,7 @@ def by_uid(*pods: Pod) -> dict[str, Pod]:
 def learned(*quotients: float, samples: int = SAMPLES) -> list[float]:
     """Return the slowness of pods whose times are so many times those expected."""
     paces = Paces()
-    paces.retain(by_uid(*PODS[: len(quotients)], OTHER))
+    finish(paces.retain(by_uid(*PODS[: len(quotients)], OTHER)))
     for _ in range(samples):
         paces.learn(OTHER, 100.0, 0.2)
         for pod, quotient in zip(PODS, quotients, strict=False):
@@ -42,7 +43,7 @@ def test_a_slow_pod_is_slow_beside_its_revision_whatever_was_expected() -> None:
 
 def test_a_few_requests_that_wait_very_long_make_no_pod_slow() -> None:
     paces = Paces()
-    paces.retain(by_uid(*PODS[:2]))
+    finish(paces.retain(by_uid(*PODS[:2])))
     for number in range(2 * SAMPLES):
         paces.learn(PODS[0], 0.1, 0.1)
         paces.learn(PODS[1], 5.0 if number % 40 == 0 else 0.1, 0.1)
@@ -55,7 +56,7 @@ def test_few_times_small_differences_and_nonsense_teach_no_speed() -> None:
     assert learned(1.0, 1.3) == [1.0, 1.0]
     assert learned(3.0) == [1.0], "there is no other pod"
     paces = Paces()
-    paces.retain(by_uid(*PODS[:2]))
+    finish(paces.retain(by_uid(*PODS[:2])))
     for seconds, expected in ((0.0, 1.0), (1.0, 0.0), (1.0, -1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, None)):
         for _ in range(SAMPLES):
             paces.learn(PODS[0], seconds, expected)
@@ -67,19 +68,19 @@ def test_few_times_small_differences_and_nonsense_teach_no_speed() -> None:
 def test_the_times_of_all_gateways_count_and_a_pod_that_is_gone_is_forgotten() -> None:
     one, two = Paces(), Paces()
     for paces in (one, two):
-        paces.retain(by_uid(*PODS[:2]))
+        finish(paces.retain(by_uid(*PODS[:2])))
         for _ in range(SAMPLES // 2):
             paces.learn(PODS[0], 0.1, 0.1)
             paces.learn(PODS[1], 0.3, 0.1)
     one.refresh()
     assert one.of(PODS[1]) == 1.0, "too few of its own"
-    assert two.rows() == two.take_changed() and two.take_changed() == {}
-    one.hear("two", two.rows())
-    one.hear("two", two.rows())
+    assert two.rows(["0", "1"]) == two.take_changed() and two.take_changed() == {}
+    one.hear("two", two.rows(["0", "1"]))
+    one.hear("two", two.rows(["0", "1"]))
     one.refresh()
     assert (round(one.of(PODS[0]), 3), round(one.of(PODS[1]), 3)) == (0.5, 1.5)
-    one.retain(by_uid(PODS[1]))
-    assert one.of(PODS[0]) == 1.0 and set(one.rows()) == {"1"}
+    finish(one.retain(by_uid(PODS[1])))
+    assert one.of(PODS[0]) == 1.0 and set(one.own) == {"1"}
 
 
 @given(
@@ -92,7 +93,7 @@ def test_the_times_of_all_gateways_count_and_a_pod_that_is_gone_is_forgotten() -
 )
 def test_what_is_malformed_is_left_out(rows: object) -> None:
     paces = Paces()
-    paces.retain(by_uid(*PODS[:2]))
+    finish(paces.retain(by_uid(*PODS[:2])))
     paces.hear("two", rows)
     paces.refresh()
     assert all(1 / MOST <= paces.of(pod) <= MOST for pod in PODS[:2])

@@ -11,7 +11,9 @@ import pytest
 
 from pagefleet_gateway.cluster.objects import service_from
 from pagefleet_gateway.cluster.readings import Readings
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import KnownPods, Pod, State
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.access_log import LogLine, complete, parse
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
@@ -221,7 +223,7 @@ def test_a_container_that_started_again_has_an_empty_cache() -> None:
     (known,) = [one for one in world.state.snapshot.pods["team", "chat"]["a"] if one.uid == first.uid]
     assert known.container == "second"  # and Envoy need not confirm it once more
     assert world.picker.prefixes.matched(known.cache, blocks) == 0
-    world.picker.sweep(0.0)
+    finish(world.picker.sweep(0.0))
     assert world.picker.prefixes.matched(first.cache, blocks) == 0
 
 
@@ -248,11 +250,11 @@ def test_tickets_end_once_and_leave_nothing_behind() -> None:
     assert world.ledger.in_flight(pod("1", "a")) == 2
     assert world.end(1) is not None and world.end(1) is None
     assert world.ledger.by_revision() == {("team", "chat", "a"): 1}
-    world.ledger.sweep([], 0.0)
+    finish(world.ledger.sweep(KnownPods(), 0.0))
     assert world.ledger.in_flight(pod("1", "a")) == 0
     assert world.end(2) is not None and len(world.ledger) == 0
     world.pick()
-    world.ledger.sweep([pod("1", "a")], 10_000.0)
+    assert [len(lost) for lost in world.ledger.expire(10_000.0)] == [1]
     assert len(world.ledger) == 0 and world.ledger.in_flight(pod("1", "a")) == 0
 
 
@@ -266,7 +268,7 @@ def test_a_pod_at_its_limit_is_only_a_retry_s_choice_while_another_has_room(limi
     prompt = {"prompt": "word " * 2000}
     cached = world.pick(body=prompt).choices[0]
     world.end(1)
-    world.ledger.others.replace("gateway-2", {cached.uid: [1, 0, 0, 0, 0, 0]})
+    world.ledger.others.update("gateway-2", {cached.uid: [1, 0, 0, 0, 0, 0]})
     choices = world.pick(body=prompt).choices
     assert (choices[0] == cached) is not bool(limit), "without a limit the pod that has the prompt gets it"
     assert {one.uid for one in choices} == {"1", "2"}, "a retry stays with the revision"
@@ -274,7 +276,7 @@ def test_a_pod_at_its_limit_is_only_a_retry_s_choice_while_another_has_room(limi
 
 def test_the_limit_of_a_pod_counts_the_requests_of_other_gateways() -> None:
     world = World(pod("1", "a"), weights=(("a", 100),), pod_limit=3)
-    world.ledger.others.replace("gateway-2", {"1": [2, 0, 0, 0, 0, 0]})
+    world.ledger.others.update("gateway-2", {"1": [2, 0, 0, 0, 0, 0]})
     assert isinstance(world.ask(), Pick)
     refused = world.ask()
     assert isinstance(refused, Refusal) and refused.code == "overloaded"
@@ -342,6 +344,6 @@ def test_a_prefix_that_its_pods_cache_has_no_room_for_attracts_nobody() -> None:
     picker.prefixes.record(again.cache, blocks)
     assert picker.prefixes.matched(again.cache, blocks) == 8
     readings.put(again, b"pagefleet_num_requests_running 0\n", 2.0)
-    picker.sweep(2.0)
+    finish(picker.sweep(2.0))
     picker.prefixes.record(one.cache, blocks)
     assert picker.prefixes.matched(one.cache, blocks) == 8, "an engine that does not state it for a moment has it still"

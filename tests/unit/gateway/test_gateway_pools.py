@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 from pagefleet_gateway.picking.routing import Refusal

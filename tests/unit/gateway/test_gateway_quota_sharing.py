@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kubernetes.aio import client
 
-from pagefleet_gateway.cluster.state import RateLimit, Service
+from pagefleet_gateway.cluster.service import RateLimit, Service
 from pagefleet_gateway.limits.rate_limits import Charge, RateLimits
 from pagefleet_gateway.limits.sharing import Sharing
 from pagefleet_gateway.sharing.members import Members

@@ -13,7 +13,9 @@ import tracemalloc
 import pytest
 
 from pagefleet_gateway.cluster.objects import service_from
-from pagefleet_gateway.cluster.state import Pod, RateLimit, Service, State
+from pagefleet_gateway.cluster.service import RateLimit, Service
+from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.limits import api_keys, buckets
 from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.rate_limits import Charge, Exceeded, RateLimits
@@ -157,9 +159,9 @@ def test_a_request_that_the_gateway_refuses_later_costs_nothing() -> None:
 def test_a_charge_whose_request_never_ends_is_forgotten() -> None:
     world = World()
     world.ask(prompt="", max_tokens=100)
-    world.picker.sweep(600.0)
+    finish(world.picker.sweep(600.0))
     assert len(world.picker.charges) == 1
-    world.picker.sweep(10_000.0)
+    finish(world.picker.sweep(10_000.0))
     assert len(world.picker.charges) == 0
 
 
@@ -187,10 +189,10 @@ def test_gone_keys_and_services_are_forgotten() -> None:
     key = keys_of("- {name: team-a, key: sk-0123456789abcdef, tokensPerMinute: 5}")
     limits.take(SERVICE, {"x-tenant": "a"}, 1, 0.0, key)
     limits.retain_keys([key])
-    limits.retain_services([SERVICE.key])
+    finish(limits.retain_services([SERVICE.key]))
     assert len(limits.buckets.keys) == 1 and limits.buckets.values
     limits.retain_keys([])
-    limits.retain_services([])
+    finish(limits.retain_services([]))
     assert not limits.buckets.keys and not limits.buckets.values
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from pagefleet_gateway.cluster.engines import own_engine
 from pagefleet_gateway.cluster.objects import duration, pod_from, service_from
-from pagefleet_gateway.cluster.state import Pod, QueueBounds, RateLimit, Service, Snapshot, State
+from pagefleet_gateway.cluster.service import QueueBounds, RateLimit, Service
+from pagefleet_gateway.cluster.state import Pod, Snapshot, State
 from pagefleet_gateway.limits.api_keys import APIKey, parse
 from pagefleet_gateway.picking.routing import Refusal, route
 

@@ -8,6 +8,8 @@ from collections import Counter
 import pytest
 from support.virtual.gateway import CANARY, STABLE, VirtualGateway
 
+from pagefleet_gateway.cluster.state import KnownPods
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.split import TRIAL_REQUESTS
 
 
@@ -72,5 +74,5 @@ def test_a_revision_whose_pods_are_gone_is_on_trial_again() -> None:
     gateway = VirtualGateway()
     request = next(name for name, pick in (gateway.send(1.0) for _ in range(20)) if pick.revision == CANARY)
     gateway.first_token(request, 0.5, 1.5)
-    gateway.ledger.sweep([pod for pod in gateway.pods if pod.revision == STABLE], 2.0)
+    finish(gateway.ledger.sweep(KnownPods(pod for pod in gateway.pods if pod.revision == STABLE), 2.0))
     assert sent(gateway, 100, 3.0)[CANARY] <= TRIAL_REQUESTS

@@ -11,6 +11,7 @@ import msgspec
 
 from pagefleet_contract.sketch import bucket_of
 from pagefleet_contract.strata import STRATA
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.slices import End, Outcome
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Group
@@ -82,9 +83,9 @@ def test_slices_are_named_by_unix_time_through_one_offset() -> None:
 def test_slices_are_kept_for_an_hour() -> None:
     windows = Windows("g")
     windows.record_end(ONE, 1001.0)
-    windows.sweep(4599.0)
+    finish(windows.sweep(4599.0))
     assert len(slices(windows, 4600.0)) == 1
-    windows.sweep(4601.0)
+    finish(windows.sweep(4601.0))
     assert slices(windows, 4601.0) == []
 
 
@@ -96,7 +97,7 @@ def test_an_hour_of_a_service_takes_little_memory_whether_anybody_reads_it_or_no
             windows.record_arrival(("team", "chat"), second)
             windows.record_end(replace(ONE, ttft=0.1 + second / 9000, e2e=1 + second / 900), second)
             if second % 10 == 0:
-                windows.sweep(second)
+                finish(windows.sweep(second))
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -114,7 +115,7 @@ def test_many_strata_stay_within_the_bound_and_the_newest_slices_stay() -> None:
                 windows.record_end(replace(ONE, group=Group("team", "chat", revision, stratum)), second)
         if second % 100 == 0:
             windows.record_end(small, second)
-        windows.sweep(second)
+        finish(windows.sweep(second))
     text = msgspec.json.encode(windows.document("team", "chat", 0.0, 1202.0))
     assert 150_000 < len(text) < 220_000
     starts = sorted({piece["start"] for piece in slices(windows, 1202.0)})

@@ -9,7 +9,7 @@ import pytest
 from support.virtual.gateway import CANARY, STABLE, VirtualGateway
 from support.virtual.traffic import SLICE
 
-from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.cluster.service import Service
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
