@@ -127,7 +127,7 @@ def test_a_decision_adds_up_each_slice_once(monkeypatch: pytest.MonkeyPatch) -> 
     """Work, not time: also the first decision, and no more than some seconds again when a gateway answers late."""
     added = list[float]()
     add = Accumulated.add
-    monkeypatch.setattr(Accumulated, "add", lambda sums, start, pieces: (added.append(start), add(sums, start, pieces)))
+    monkeypatch.setattr(Accumulated, "add", lambda sums, start, *rest: (added.append(start), add(sums, start, *rest)))
     source, memo, scope = random.Random(1), dict[str, object](), AdjustedScope("s", "c", LEARNED * SECONDS, 3, 0.15)
     pieces = [piece for index in range(LEARNED + 30) for piece in moment(source, index, 1.0)]
     accumulate(memo, scope, pieces, ())

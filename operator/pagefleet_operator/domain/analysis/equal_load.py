@@ -59,7 +59,7 @@ def judge(judged: Judged) -> Verdict:
     found = ratio(sums.canary, sums.waiting(), sums.reference.strata, guard.quantile, sums.excursions.spread())
     count = sum(sketch.total(own) for own in sums.canary.values())
     record = _record(judged, count)
-    if sums.evidence.log >= math.log(1 / judged.level):
+    if sums.evidence.log >= math.log(1 / judged.level) and _slower(judged):
         message = f"{_state(judged, found, count)}; {_conviction(sums)} (evidence {record.evidence:.3g})"
         return _verdict(Outcome.REGRESSED, judged, record, message, None)
     if not sums.thresholds:
@@ -79,6 +79,18 @@ def judge(judged: Judged) -> Verdict:
     more = None if found is None else _more(judged, found)
     wait = None if more is None or not count else more * judged.elapsed / count
     return _verdict(Outcome.INCONCLUSIVE, judged, record, f"{state}; {_need(more, wait)}", wait)
+
+
+def _slower(judged: Judged) -> bool:
+    """Whether the guarded quantile lies beyond what is accepted since the evidence began to grow.
+
+    The evidence also grows where a few requests in a hundred are far slower than expected, or most of them a little, while the
+    guarded quantile is no worse than accepted. Without measurements that can be compared the evidence alone decides.
+    """
+    sums, guard = judged.sums, judged.guard
+    lasting = sketch.merged([sums.waiting(), *sums.suspects.unmeasured.values()])
+    found = ratio(sums.suspects.measured, lasting, sums.reference.strata, guard.quantile, sums.excursions.spread())
+    return found is None or found.value > 1 + guard.max_increase
 
 
 def _more(judged: Judged, found: Ratio) -> int | None:

@@ -29,6 +29,7 @@ from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.spec.schema.guard_signals import ERRORS, Source
 from pagefleet_operator.domain.status.failure_record import FailureRecord
 from pagefleet_operator.domain.status.observation import Observation, Slice
+from pagefleet_operator.domain.status.stage import reading_of
 from pagefleet_operator.domain.status.status import BaselineRecord, EvidenceRecord
 
 EPOCH_SECONDS = 3600.0  # evidence begins at whole hours, each with an error level of its own
@@ -139,7 +140,8 @@ class _Requests:
         warm_up, increase = self._guard.warmup_requests, entry.max_increase
         scope = AdjustedScope(comparison.stable, comparison.canary, self._since, warm_up, increase)
         ordered = self._slices[sources.GATEWAY].slices
-        sums, record = memory.accumulate(self._observation.memo, scope, ordered, comparison.evidence)
+        pods = reading_of(self._observation.revisions, comparison.canary).ready
+        sums, record = memory.accumulate(self._observation.memo, scope, ordered, comparison.evidence, pods)
         level = (1 - entry.confidence) / self._signals
         verdict = equal_load.judge(equal_load.Judged(sums, entry, level, comparison.now - self._since))
         return with_source(replace(verdict, evidence=(record,)), source)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
+from pagefleet_operator.domain.analysis.adjusted.alike import Alikeness
 from pagefleet_operator.domain.analysis.adjusted.alternatives import (
     COUNT,
     ODDS,
@@ -26,7 +27,7 @@ from pagefleet_operator.domain.analysis.adjusted.alternatives import (
     ratios,
     stakes,
 )
-from pagefleet_operator.domain.analysis.adjusted.excursions import Excursions, gains_of
+from pagefleet_operator.domain.analysis.adjusted.excursions import NEAR, Excursions, gains_of
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
 from pagefleet_operator.domain.analysis.adjusted.reference import (
     QUANTILES,
@@ -36,12 +37,15 @@ from pagefleet_operator.domain.analysis.adjusted.reference import (
 )
 from pagefleet_operator.domain.analysis.adjusted.severe import severe
 from pagefleet_operator.domain.analysis.adjusted.surges import surged
+from pagefleet_operator.domain.analysis.adjusted.suspects import Suspects
+from pagefleet_operator.domain.analysis.adjusted.traffic import PodTraffic
 from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Tail, Waiting
 from pagefleet_operator.domain.status.observation import Slice
 
 RENEWED_SECONDS = 30.0  # thresholds are estimated again so often
 RECENT_SECONDS = 10.0  # the stable's hits of so long excuse the canary's
 MULTIPLE = len(QUANTILES)  # the place of the first multiple among the thresholds
+ALIKE = QUANTILES.index(0.75)  # the threshold by whose hits pods are alike: hits are neither rare nor usual
 NOTHING = (0.0,) * len(ODDS)
 PRIOR = OnsetPrior(horizon=1800.0)  # in slices of two seconds: an hour
 
@@ -59,11 +63,12 @@ class AdjustedScope:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What is stored of a judgement: the evidence and the canary's times up to the slice that started at `until`."""
+    """What is stored of a judgement up to the slice that started at `until`: the evidence, the canary's times, and the suspects."""
 
     until: float
     evidence: OnsetMixture
     canary: Mapping[str, Histogram]
+    suspects: Suspects
 
 
 class Accumulated:
@@ -77,6 +82,8 @@ class Accumulated:
             scope.begin - 1, -math.inf if earlier is None else earlier.until
         )  # the newest slice that counts
         self.reference, self.excursions = Reference(), Excursions()
+        self._traffic, self._alikeness = PodTraffic(), Alikeness()
+        self.suspects = Suspects() if earlier is None else earlier.suspects.copied()
         # The canary's load-adjusted times by load stratum, and both revisions' in seconds.
         self.canary = {} if earlier is None else {name: dict(own) for name, own in earlier.canary.items()}
         self.seconds: tuple[dict[int, int], dict[int, int]] = ({}, {})
@@ -92,8 +99,8 @@ class Accumulated:
         self._recent: deque[tuple[float, list[tuple[float, float]]]] = deque()
         self._totals = [(0.0, 0.0)] * THRESHOLDS
 
-    def add(self, start: float, pieces: Iterable[Slice]) -> None:
-        """Judge a slice's requests by what is known before it, then learn from the stable's."""
+    def add(self, start: float, pieces: Iterable[Slice], pods: int = 1) -> None:
+        """Judge a slice's requests by what is known before it, then learn from the stable's. The canary has so many `pods`."""
         pieces = list(pieces)
         scope = self.scope
         stable = self._waiting[0].take(
@@ -106,12 +113,13 @@ class Accumulated:
         if start >= self._renewed + RENEWED_SECONDS:
             self.thresholds, self._renewed = self.reference.thresholds(scope.increase), start
             self.excursions.forget(start - RETAINED_SECONDS)
+            self._traffic.forget()
             self._scales = self.excursions.scales()
             self._pooled = [threshold.pooled for threshold in self.thresholds]
             self._recent.clear()
             self._totals = [(0.0, 0.0)] * THRESHOLDS
         if self.thresholds:
-            self._judge(start, stable, canary, pieces)
+            self._judge(start, stable, canary, pieces, pods)
         if start > self.until:
             if self._arrived >= scope.warm_up:
                 self._add_times(canary, pieces)
@@ -126,20 +134,25 @@ class Accumulated:
             for counts in piece.load.values():
                 sketch.add_onto(self.seconds[piece.revision == self.scope.canary], counts.ttft)
 
-    def _judge(self, start: float, stable: Side, canary: Side, pieces: Sequence[Slice]) -> None:
+    def _judge(self, start: float, stable: Side, canary: Side, pieces: Sequence[Slice], pods: int) -> None:
         self._recent.append((start, [stable.decided(threshold.stable) for threshold in self.thresholds]))
         self._count(self._recent[-1][1], 1)
         while self._recent[0][0] <= start - RECENT_SECONDS:
             self._count(self._recent.popleft()[1], -1)
         shares = [self._share(place, threshold.share) for place, threshold in enumerate(self.thresholds)]
-        watched = _Watched(shares)
-        for piece in pieces:
-            if piece.revision == self.scope.stable:
-                self._watch(piece, watched)
+        watched, own = _Watched(shares), [piece for piece in pieces if piece.revision == self.scope.stable]
+        self._traffic.add(start, own)
+        for piece in own:
+            self._watch(piece, watched)
         if start > self.until:
             found = self._canary_ratios(canary, shares)
-            scaled = [ratio / scale for ratio, scale in zip(found, self._scales, strict=True)]
+            effect = self._alikeness.design_effect(pods)
+            scaled = [
+                ratio / (scale * effect if place in NEAR else scale)
+                for place, (ratio, scale) in enumerate(zip(found, self._scales, strict=True))
+            ]
             self.evidence = self.evidence.after(scaled, SHARES, PRIOR)
+            self.suspects.add(canary, self.evidence.log)
 
     def _share(self, place: int, expected: float) -> float:
         """The share of hits under the null: the expected one, or more where the stable's requests of the last seconds show it."""
@@ -199,15 +212,22 @@ class Accumulated:
         for pod, own in piece.pods.items():
             tail = Tail(own)
             hits = tail.above_each(self._pooled)
+            self._alikeness.add(piece.start, pod, tail.total, hits[ALIKE])
             # Without a hit no ratio is above 0: no excursion begins.
             if self.excursions.rests(piece.start, pod) and not any(hits):
                 continue
-            self.excursions.add(piece.start, pod, *watched.ratios(tail.total, hits))
+            ratios, gains = watched.ratios(tail.total, hits)
+            weight = self._traffic.weight(pod)
+            if weight > 1:
+                ratios = [weight * ratio for ratio in ratios]
+            self.excursions.add(piece.start, pod, ratios, gains)
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)
         result.evidence = replace(self.evidence)
         result.reference, result.excursions = self.reference.copied(), self.excursions.copied()
+        result._traffic, result._alikeness = self._traffic.copied(), self._alikeness.copied()
+        result.suspects = self.suspects.copied()
         result.canary = {name: dict(own) for name, own in self.canary.items()}
         result.seconds, result.hits = (dict(self.seconds[0]), dict(self.seconds[1])), list(self.hits)
         result._waiting = (self._waiting[0].copied(), self._waiting[1].copied())

@@ -13,23 +13,29 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS
+from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS, SEVERE
 from pagefleet_operator.domain.analysis.adjusted.reference import FAR, MULTIPLES, QUANTILES
 
 PRIOR_EXCURSIONS = 3.0
 LEVEL = 4.0  # lower ones are mostly chance, and would hide how high the others rise
 OPEN = 1.5  # an excursion that is not over counts from this height above the level on
 SAFETY = 1.5  # times the mean height: it is an estimate from few excursions
-# The smallest scale of the quantiles, of the near multiples, of the far ones, which no phase of a sound pod reaches, and of the
-# bet that most requests are far slower, which loses by every request that is not.
+# The smallest scales. A neighbour's phase of half a minute may be the first one that anybody sees, so the near alternatives start
+# with what such a phase costs a canary of one pod. No phase of a sound pod reaches the far multiples.
+QUANTILE_SCALE, MULTIPLE_SCALE, FAR_SCALE, SEVERE_SCALE = 3.2, 2.4, 1.0, 1.6
 MIN_SCALES = (
     *(
         scale
-        for scale in (*(2.5 for _ in QUANTILES), *(1.0 if multiple >= FAR else 1.5 for multiple in MULTIPLES))
+        for scale in (
+            *(QUANTILE_SCALE for _ in QUANTILES),
+            *(FAR_SCALE if multiple >= FAR else MULTIPLE_SCALE for multiple in MULTIPLES),
+        )
         for _ in ODDS
     ),
-    1.0,
+    SEVERE_SCALE,
 )
+# The alternatives that a phase of a sound pod can reach.
+NEAR = frozenset({*range((len(QUANTILES) + sum(multiple < FAR for multiple in MULTIPLES)) * len(ODDS)), SEVERE})
 
 
 class Excursions:
@@ -76,13 +82,23 @@ class Excursions:
                     self._height[place] += peak - LEVEL
 
     def scales(self) -> tuple[float, ...]:
-        """Return the factor by which the evidence of each alternative is divided."""
+        """Return the factor by which the evidence of each alternative is divided.
+
+        An alternative with few excursions borrows from the others: the prior's height is as many times its smallest scale as
+        the near alternatives' scales are in the quadratic mean (empirical Bayes: Efron & Morris, JASA 1973). What makes single pods slow
+        is seen at some thresholds long before it is seen at all.
+        """
         heights, counts = list(self._height), list(self._count)
         for known in self._open.values():  # an excursion under way is at least as high as it is now
             _count_open(known, counts, heights)
-        return tuple(
-            max(least, SAFETY * (PRIOR_EXCURSIONS * least / SAFETY + height) / (PRIOR_EXCURSIONS + count))
+        single = [
+            _scale(least, least, count, height) / least
             for least, count, height in zip(MIN_SCALES, counts, heights, strict=True)
+        ]
+        shared = math.sqrt(sum(single[place] ** 2 for place in NEAR) / len(NEAR))
+        return tuple(
+            _scale(least, least * (shared if place in NEAR else 1.0), count, height)
+            for place, (least, count, height) in enumerate(zip(MIN_SCALES, counts, heights, strict=True))
         )
 
     def forget(self, before: float) -> None:
@@ -104,6 +120,11 @@ class Excursions:
         count, height = self._count[place], self._height[place]
         mean = (PRIOR_EXCURSIONS + height) / (PRIOR_EXCURSIONS + count)
         return max(1.0, mean) if math.isfinite(mean) else 1.0
+
+
+def _scale(least: float, prior: float, count: int, height: float) -> float:
+    """Return an alternative's scale by the number and the heights of its excursions, and the `prior`'s scale."""
+    return max(least, (PRIOR_EXCURSIONS * prior + SAFETY * height) / (PRIOR_EXCURSIONS + count))
 
 
 def gains_of(ratios: Sequence[float]) -> tuple[int, ...]:

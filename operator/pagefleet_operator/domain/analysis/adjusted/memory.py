@@ -18,11 +18,13 @@ from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated,
 from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture
 from pagefleet_operator.domain.analysis.adjusted.reference import RETAINED_SECONDS
+from pagefleet_operator.domain.analysis.adjusted.suspects import Suspects
 from pagefleet_operator.domain.status.observation import START, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, EvidenceRecord
 
 MEMO = "load-adjusted"
 SIGNAL = "relative ttft"
+SUSPECTS, UNMEASURED = "suspect relative ttft", "suspect unmeasured"
 DIGITS = 3
 MAX_BUCKETS = 120  # of a stored histogram
 SETTLED_SECONDS = 20.0  # slices of a gateway that answers so much later than the others can still change the order
@@ -61,10 +63,11 @@ def accumulate(
     scope: AdjustedScope,
     ordered: Sequence[Slice],
     records: Collection[EvidenceRecord],
+    pods: int = 1,
 ) -> tuple[Accumulated, EvidenceRecord]:
     """Add up slices in the order of time. Return the sums of all of them, and the record of those that are settled.
 
-    `records` are the stored ones. They count only where the memo has no sums for this scope, and only for the same revisions.
+    The canary has so many `pods`. `records` are the stored ones. They count only where the memo has no sums for this scope, and only for the same revisions.
     """
     name = f"{MEMO} {scope.increase:g}"
     stored = memo.pop(name, None)  # not in the memo while it changes: a failure halfway must not leave it there
@@ -83,7 +86,7 @@ def accumulate(
     for start, pieces in groups[known:]:
         if _cell(start) > _cell(until) and start >= _cell(border):
             checkpoints.append(_Checkpoint(until, latest.copied()))
-        latest.add(start, pieces)
+        latest.add(start, pieces, pods)
         until = start
     settled = checkpoints[max(0, bisect_left(checkpoints, border, key=UNTIL) - 1) :]
     closed = max((start for start, _ in groups if start < border), default=stored.closed)
@@ -114,9 +117,11 @@ def _by_start(ordered: Sequence[Slice]) -> Iterator[Group]:
 
 def _record(sums: Accumulated) -> EvidenceRecord:
     scope, evidence = sums.scope, sums.evidence
+    parts = (SIGNAL, sums.canary), (SUSPECTS, sums.suspects.measured), (UNMEASURED, sums.suspects.unmeasured)
     times = tuple(
-        BaselineRecord(scope.canary, SIGNAL, name, sketch.stored(own, MAX_BUCKETS))
-        for name, own in sorted(sums.canary.items())
+        BaselineRecord(scope.canary, signal, name, sketch.stored(own, MAX_BUCKETS))
+        for signal, strata in parts
+        for name, own in sorted(strata.items())
         if own
     )
     logs = tuple(round(log, DIGITS) for log in evidence.logs)
@@ -128,5 +133,8 @@ def _earlier(records: Collection[EvidenceRecord], scope: AdjustedScope) -> Earli
     record = next((one for one in records if (one.stable, one.canary, one.increase) == wanted), None)
     if record is None or len(record.logs) != COUNT or record.newest < scope.begin or record.blocks < 0:
         return None
-    times = {entry.stratum: entry.counts for entry in record.times if entry.signal == SIGNAL}
-    return Earlier(record.newest, OnsetMixture(record.logs, record.blocks), times)
+    times, measured, unmeasured = (
+        {entry.stratum: dict(entry.counts) for entry in record.times if entry.signal == signal}
+        for signal in (SIGNAL, SUSPECTS, UNMEASURED)
+    )
+    return Earlier(record.newest, OnsetMixture(record.logs, record.blocks), times, Suspects(measured, unmeasured))
