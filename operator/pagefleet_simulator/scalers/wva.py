@@ -1,5 +1,7 @@
 """llm-d's workload-variant-autoscaler, saturation rules for one variant, put into force by an HPA.
 
+These are the percentage-based rules (V1), the default up to v0.8. The token-based ones (V2), the default from v0.9.0 on, are not here.
+
 Sources: workload-variant-autoscaler docs/saturation-analyzer.md and docs/saturation-scaling-config.md
 (kvCacheThreshold 0.80, queueLengthThreshold 5, kvSpareTrigger 0.1, queueSpareTrigger 3; peaks of one minute per
 replica; one more than the ready replicas when mean spare of those not saturated is short, none while replicas are
