@@ -99,6 +99,10 @@ def test_kv_tokens_of_a_request_are_those_it_holds_itself() -> None:
     shared = estimates.kv_tokens(seen(30), PAGE, 3000)
     assert shared is not None and shared.value is not None
     assert shared.value == pytest.approx(800 - 3000 / 30, rel=0.01), "each replica holds the shared ones once"
+    in_tokens = estimates.kv_tokens(seen(30), 1, 0)
+    assert in_tokens is not None and in_tokens.value == pytest.approx(800 / PAGE + 0.5, rel=0.01), (
+        "an engine that counts tokens"
+    )
     assert estimates.kv_tokens(seen(0), PAGE, 0) is None
     unread = [replace(one, load=replace(one.load, kv_pages_total=None)) for one in seen(30)]
     assert estimates.kv_tokens(unread, PAGE, 0) is None

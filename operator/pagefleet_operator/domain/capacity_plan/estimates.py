@@ -77,12 +77,8 @@ def kv_tokens(samples: Sequence[Sample], page_tokens: int, shared: float) -> Est
     """
     usable = [one for one in samples if one.fresh and one.load.kv_pages_total]
     means = [mean for mean in throughput.means(usable)[:-1] if mean.running >= mean.replicas]
-    held = [
-        (mean.kv_pages_used - mean.running / 2) * page_tokens - shared * mean.replicas
-        if page_tokens > 1
-        else mean.kv_pages_used - shared * mean.replicas
-        for mean in means
-    ]
+    blank = page_tokens / 2 if page_tokens > 1 else 0.0
+    held = [mean.kv_pages_used * page_tokens - blank * mean.running - shared * mean.replicas for mean in means]
     return _ratio(held, [mean.running for mean in means], BATCH)
 
 
