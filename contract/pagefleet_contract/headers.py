@@ -23,6 +23,10 @@ ENGINE_FULL = "queue_full"  # the error's code where the engine's queue has no r
 ENGINE_DIED = "engine_died"  # the error's code where the engine process ended before the answer did
 FALLBACK_HEADER = "x-pagefleet-fallback"  # of an answer: namespace/name of the service that answered in another's place
 PEAK_HEADER = "x-pagefleet-peak-output-tokens"  # of an answer: the cap that a peak set to its new tokens
+PREFILL_HEADER = "x-pagefleet-prefill"  # of a request at a decode pod: the prefill pods that may compute its prompt
+PREFILLED_HEADER = (
+    "x-pagefleet-prefilled"  # of an answer: what became of its prefill leg (pagefleet_contract.disaggregation)
+)
 REQUEST_ID_HEADER = "x-request-id"
 TRACEPARENT_HEADER = "traceparent"  # W3C trace context
 

@@ -14,8 +14,12 @@ SERVICE_LABEL, REVISION_LABEL = "pagefleet.io/service", "pagefleet.io/revision"
 SPARE_LABEL, AWAKE_GATE = "pagefleet.io/spare", "pagefleet.io/awake"  # of warm spares: label, readiness gate
 # A pod that computes for another one of its group: it serves nobody, so no selector of a service's pods may match it.
 WORKER_LABEL = "pagefleet.io/worker-of"
+# A pod that computes prompts for the decode pods of its revision: requests come to it from those only, so no selector of a
+# service's pods may match it either.
+PREFILL_LABEL = "pagefleet.io/prefill-of"
 LOAD_TEST_LABEL = "pagefleet.io/load-test"
 ENGINE_POD_SELECTOR = f"{MANAGED_SELECTOR},{SERVICE_LABEL},{REVISION_LABEL}"
+PREFILL_POD_SELECTOR = f"{MANAGED_SELECTOR},{PREFILL_LABEL},{REVISION_LABEL}"
 
 ACTION_ANNOTATION = "pagefleet.io/action"  # on an InferenceService: what a person asks for
 ENGINE_ANNOTATION = "pagefleet.io/engine"  # on a pod: where its engine listens and what its metrics are called
@@ -38,9 +42,11 @@ RECORDS_ANNOTATION = "pagefleet.io/records"  # on an exported InferenceService: 
 SYSTEM_NAMESPACE = "pagefleet-system"
 OPERATOR, GATEWAY, ENGINE = "pagefleet-operator", "pagefleet-gateway", "pagefleet-engine"
 ENGINE_CONTAINER = "engine"  # in an engine pod
-WORKER, LOAD_TEST = "pagefleet-engine-worker", "pagefleet-load-test"
+WORKER, LOAD_TEST, PREFILL = "pagefleet-engine-worker", "pagefleet-load-test", "pagefleet-engine-prefill"
 
 ENGINE_PORT = 8000
+DECODE_ENGINE_PORT = 8001  # of the engine in a decode pod, whose routing sidecar has the engine's port
+KV_TRANSFER_PORT = 5600  # of engines that give their KV pages to others: vLLM's NIXL side channel
 KV_EVENTS_PORT, KV_REPLAY_PORT = 5557, 5558  # of engines that publish KV events; vLLM's own
 GATEWAY_PORT, GATEWAY_INTERNAL_PORT = 8080, 9002  # clients; /healthz, /readyz, /metrics, /windows, /held
 OPERATOR_PORT = 8080

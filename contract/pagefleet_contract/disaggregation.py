@@ -1,0 +1,52 @@
+"""Prefill and decode in pods of their own: the header by which the gateway names prefill pods to a decode pod's routing sidecar,
+and what the sidecar says became of them. The operator, the gateway and the sidecar share it. Pure.
+
+The header lists one prefill pod for each revision that may get the request, as REVISION@IP:PORT with commas between them. A sidecar
+reads the entry of its own revision only, so both legs of a request are of one revision whatever pod a retry goes to.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from pagefleet_contract.names import ENGINE_PORT
+
+SIDECAR = "routing-sidecar"  # the container in a decode pod
+DEFAULT_MIN_PROMPT_TOKENS = 512  # uncached tokens from which on a prompt is computed by a prefill pod
+DEFAULT_PREFILL_TIMEOUT = "30s"
+MAX_PREFILL_REPLICAS = 256
+
+# What becomes of the prefill leg of a request for which a prefill pod was named.
+REMOTE = "remote"  # the prefill pod has computed the prompt
+UNREACHED = "unreached"  # it could not be connected to, or it ended the connection
+TIMEOUT = "timeout"  # it has not answered in spec.engine.disaggregation.prefill.timeout
+FAILED = "failed"  # it answered 429, 5xx, or without the parameters of a transfer
+REFUSED = "refused"  # it answered another 4xx, as the decode pod will
+AVOIDED = "avoided"  # it failed this decode pod a moment ago, and was not asked
+LOCAL = "local"  # a request of a kind that decode pods compute alone (several answers, batches of prompts)
+OUTCOMES = (REMOTE, UNREACHED, TIMEOUT, FAILED, REFUSED, AVOIDED, LOCAL)
+PREFILL_FAILURES = (UNREACHED, TIMEOUT, FAILED)  # of the prefill pod
+
+
+def prefill_header(pods: Iterable[tuple[str, str]]) -> str:
+    """Return the header's value for pairs of a revision and the ip:port of one of its prefill pods."""
+    return ",".join(f"{revision}@{address}" for revision, address in pods)
+
+
+def prefill_address(value: str, revision: str, port: int = ENGINE_PORT) -> str:
+    """Return the ip:port of the revision's prefill pod; "" where the header names none, or no IP address with an engine's `port`."""
+    for entry in value.split(","):
+        named, _, address = entry.strip().partition("@")
+        if named == revision and named:
+            return address if _is_engine(address, port) else ""
+    return ""
+
+
+def _is_engine(address: str, port: int) -> bool:
+    host, _, given = address.rpartition(":")
+    try:
+        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return given == str(port)
