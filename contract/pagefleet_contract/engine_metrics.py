@@ -125,12 +125,14 @@ HIGHER_FIRST, LOWER_FIRST = "higher", "lower"
 @dataclass(frozen=True)
 class Engine:
     """Where a pod's engine listens, and what its metrics are called; None: it reports nothing. `priority` is HIGHER_FIRST or
-    LOWER_FIRST; "": the engine takes no priority in a request.
+    LOWER_FIRST; "": the engine takes no priority in a request. `prefill_from` is the number of uncached prompt tokens from which
+    on a prefill pod is asked; 0 for a pod that is none.
     """
 
     port: int = ENGINE_PORT
     metrics: EngineMetrics | None = OURS
     priority: str = ""
+    prefill_from: int = 0
 
 
 def selector(text: str) -> Selector:
@@ -161,6 +163,8 @@ def annotation(engine: Engine) -> str:
         document["metrics"] = {name: value for name, value in asdict(engine.metrics).items() if value}
     if engine.priority:
         document["priority"] = engine.priority
+    if engine.prefill_from:
+        document["prefillFrom"] = engine.prefill_from
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
@@ -176,11 +180,13 @@ def engine_from(annotation: str) -> Engine:
         return Engine(metrics=None)
     priority = document.get("priority")
     first = priority if priority in (HIGHER_FIRST, LOWER_FIRST) else ""
+    least = document.get("prefillFrom")
+    prefill_from = least if type(least) is int and least > 0 else 0
     try:
         named = document.get("metrics")
-        return Engine(port, metrics_from(named) if named else None, first)
+        return Engine(port, metrics_from(named) if named else None, first, prefill_from)
     except (ValueError, TypeError, AttributeError):
-        return Engine(port, None, first)
+        return Engine(port, None, first, prefill_from)
 
 
 def engine_of(pod: Mapping[str, Any]) -> Engine:

@@ -73,10 +73,12 @@ class Sources:
 
 @dataclass(frozen=True)
 class _Pods:
-    """A service's pods. `workers` compute for a leader among `engines` and serve no requests themselves."""
+    """A service's pods. `workers` compute for a leader among `engines` and serve no requests themselves. `prefill` compute
+    prompts for the decode pods among `engines`."""
 
     engines: list[Document]
     workers: list[Document]
+    prefill: list[Document]
 
     @property
     def replicas(self) -> list[Document]:
@@ -286,7 +288,9 @@ def _loaded(pod: PodReading, reading: EngineReading | Unread) -> PodReading:
 def _pods(listed: Iterable[Document]) -> _Pods:
     labelled = [item for item in listed if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
     workers = [item for item in labelled if group_members.is_worker(item)]
-    return _Pods([item for item in labelled if not group_members.is_worker(item)], workers)
+    prefill = [item for item in labelled if readings.is_prefill(item)]
+    others = [item for item in labelled if not readings.is_prefill(item)]
+    return _Pods([item for item in others if not group_members.is_worker(item)], workers, prefill)
 
 
 def _revisions(
@@ -294,9 +298,13 @@ def _revisions(
 ) -> dict[str, RevisionReading]:
     """Readings by revision. `replicas` are the readings of `pods.replicas`, `spares` those of `pods.spares`."""
     owners = {item["metadata"]["name"]: readings.revision_of(item) for item in pods.replicas}
-    serving = readings.revisions([item for item in workloads if not readings.is_spare(item)], replicas, owners)
-    deployments = [item for item in workloads if readings.is_spare(item)]
-    return readings.with_spares(serving, deployments, zip(map(readings.revision_of, pods.spares), spares, strict=True))
+    of_spares = [item for item in workloads if readings.is_spare(item)]
+    of_prefill = [item for item in workloads if readings.is_prefill(item)]
+    own = [item for item in workloads if not (readings.is_spare(item) or readings.is_prefill(item))]
+    serving = readings.revisions(own, replicas, owners)
+    spared = readings.with_spares(serving, of_spares, zip(map(readings.revision_of, pods.spares), spares, strict=True))
+    prefill = [(readings.revision_of(item), readings.pod(item)) for item in pods.prefill]
+    return readings.with_prefill(spared, of_prefill, prefill)
 
 
 async def _none() -> None:

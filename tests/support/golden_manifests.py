@@ -13,12 +13,14 @@ from pagefleet_operator.domain.base.revision import revision_hash, snapshot
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
+from pagefleet_operator.domain.manifests.prefill import prefill_deployment, prefill_disruption_budget
 from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
-RUNTIMES = ("vllm", "vllm-cpu", "sglang", "tgi", "custom")
+SPLIT = "disaggregated"  # prefill and decode in pods of their own
+RUNTIMES = ("vllm", "vllm-cpu", "sglang", "tgi", "custom", SPLIT)
 SPECS = ("minimal", "full", "gpu", *RUNTIMES, "image")
 BUILDERS: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "deployment": lambda child: deployment(child, 2),
@@ -33,6 +35,11 @@ GROUPED: Mapping[str, Callable[[Child], dict[str, Any]]] = {
 MADE = [(kind, name, build) for kind, build in BUILDERS.items() for name in SPECS]
 MADE += [(kind, name, build) for kind, build in OURS.items() for name in SPECS if name not in (*RUNTIMES, "image")]
 MADE += [(kind, name, build) for kind, build in GROUPED.items() for name in SEVERAL]
+PREFILL: Mapping[str, Callable[[Child], dict[str, Any]]] = {
+    "prefill-deployment": lambda child: prefill_deployment(child, 2),
+    "prefill-disruption-budget": prefill_disruption_budget,
+}
+MADE += [(kind, SPLIT, build) for kind, build in PREFILL.items()]
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
 # and https://github.com/kubernetes/kubernetes/pull/130394 for image, which has been allowed since Kubernetes 1.33.
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected",

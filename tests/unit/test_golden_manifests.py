@@ -10,8 +10,20 @@ from typing import Any
 
 import pytest
 import yaml
-from support.golden_manifests import FOLDER, GROUPED, MADE, SEVERAL, SPECS, child_of, spec_of, violations
+from support.golden_manifests import (
+    FOLDER,
+    GROUPED,
+    MADE,
+    PREFILL,
+    SEVERAL,
+    SPECS,
+    SPLIT,
+    child_of,
+    spec_of,
+    violations,
+)
 
+from pagefleet_contract.disaggregation import SIDECAR
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision import POD_AFFECTING
 from pagefleet_operator.domain.base.revision_spec import revision_spec
@@ -55,7 +67,7 @@ def test_no_golden_file_is_left_over() -> None:
 
 
 def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
-    """What only runtime custom takes is in its own spec."""
+    """What only runtime custom takes is in its own spec, and so is what our engine lacks."""
 
     def absent(part: dict[str, Any], described: dict[str, Any], path: str) -> list[str]:
         if "properties" not in described:
@@ -69,6 +81,7 @@ def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
     full, custom = spec_of("full"), spec_of("custom")
     full["engine"] |= {name: custom["engine"][name] for name in CUSTOM if name != "metrics"}
     full["engine"]["metrics"] = dict.fromkeys(CUSTOM["metrics"]["properties"], "x")
+    full["engine"]["disaggregation"] = spec_of(SPLIT)["engine"]["disaggregation"]
     for name in POD_AFFECTING:
         assert absent(full[name], SPEC["properties"][name], name) == []
 
@@ -81,6 +94,8 @@ def pods() -> list[Any]:
         for role in ("leader", "worker")
     ]
     shared = [shares_memory(revision_spec(spec_of(name))) for name in SPECS]
+    prefill = PREFILL["prefill-deployment"](child_of(spec_of(SPLIT)))["spec"]["template"]["spec"]
+    groups.append(prefill)
     return [*zip((pod_of(spec_of(name)) for name in SPECS), shared, strict=True), *((pod, True) for pod in groups)]
 
 
@@ -88,7 +103,10 @@ def pods() -> list[Any]:
 def test_pods_are_restricted_and_write_to_tmp_only(pod: dict[str, Any], shared: bool) -> None:
     """Those of several processes that share memory write to that too, those with huge pages to these. Only what fetches weights writes to their cache."""
     assert list(violations(pod)) == []
-    (container,) = pod["containers"]
+    container, *beside = pod["containers"]
+    assert [one["name"] for one in beside] in ([], [SIDECAR])
+    for one in beside:
+        assert one["securityContext"]["readOnlyRootFilesystem"] is True and "volumeMounts" not in one
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]

@@ -16,7 +16,7 @@ ROOTS = ("contract", "operator", "engine", "kernels", "gateway", "local")
 MAX_MODULES = 15
 PACKAGES = sorted(path.parent for root in ROOTS for path in (ROOT / root).rglob("__init__.py"))
 SHIPPED = (
-    "pagefleet_contract", "pagefleet_operator", "pagefleet_cli", "pagefleet_fetch", "pagefleet_simulator", "pagefleet_observability", "pagefleet_reference",
+    "pagefleet_contract", "pagefleet_operator", "pagefleet_cli", "pagefleet_fetch", "pagefleet_sidecar", "pagefleet_simulator", "pagefleet_observability", "pagefleet_reference",
     "pagefleet_gateway", "pagefleet_batches", "pagefleet_engine", "pagefleet_kernels", "pagefleet_local",
 )  # fmt: skip
 

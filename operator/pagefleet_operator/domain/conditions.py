@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagefleet_contract.names import REVISION_LABEL
 from pagefleet_operator.domain import model_fetch
@@ -23,7 +23,8 @@ class Report:
     """The decisions that the conditions report.
 
     `limit` (reason, message) is why the load's replicas are not there. `older` (revision, field) is the stable revision
-    when it runs with the defaults of an earlier operator, and a field that differs.
+    when it runs with the defaults of an earlier operator, and a field that differs. `prefill` are the prefill pods of each
+    revision in use.
     """
 
     stage: Stage
@@ -35,6 +36,7 @@ class Report:
     slo: SLORecord | None = None
     spending: SpendingRecord | None = None
     capacity: Sequence[NewCondition] = ()  # of the capacity plan
+    prefill: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def cause(self) -> Problem | None:
@@ -44,10 +46,15 @@ class Report:
 
 def problem_of(turn: Turn, stage: Stage) -> Problem | None:
     """The first fault of a pod of the revisions in use, with the field of the spec to fix."""
-    for revision in (stage.canary, stage.stable):
-        for pod in turn.reading(revision).pods if revision else ():
+    for revision in filter(None, (stage.canary, stage.stable)):
+        reading = turn.reading(revision)
+        for pod in (*reading.pods, *reading.prefill):
             if pod.fault is not None and not pod.ready and not pod.terminating:
-                return Problem(pod.fault.reason, f"revision {revision}: {describe_fault(pod.fault)}")
+                kind = "prefill pods: " if pod in reading.prefill else ""
+                return Problem(pod.fault.reason, f"revision {revision}: {kind}{describe_fault(pod.fault)}")
+        if reading.prefill_refused:
+            message = f"revision {revision}: prefill pods: {reading.prefill_refused}"
+            return Problem("PrefillPodsRefused", message)
     return None
 
 
@@ -201,6 +208,11 @@ def _scaling(turn: Turn, report: Report) -> NewCondition:
     ready = {name: turn.reading(name).own_ready for name in report.replicas}
     moving = [
         f"{name}: {ready[name]} of {count} ready" for name, count in report.replicas.items() if ready[name] != count
+    ]
+    moving += [
+        f"{name}: {turn.reading(name).prefill_ready} of {count} prefill pods ready"
+        for name, count in report.prefill.items()
+        if turn.reading(name).prefill_ready != count
     ]
     status = TRUE if moving else FALSE
     if report.limit is not None:

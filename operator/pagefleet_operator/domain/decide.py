@@ -18,6 +18,7 @@ from pagefleet_operator.domain.cost import spending
 from pagefleet_operator.domain.manifests import workload
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
+from pagefleet_operator.domain.manifests.prefill import prefill_deployment, prefill_disruption_budget, prefill_pods
 from pagefleet_operator.domain.manifests.retained import with_templates
 from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
@@ -178,6 +179,7 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
     older = _older_defaults(observation, decisions)
     about = conditions.Report(stage, replicas, decisions.invalid, problem, decisions.limit, older)
     about = replace(about, slo=decisions.slo, spending=decisions.spending, capacity=decisions.compared.conditions)
+    about = replace(about, prefill=prefill_pods(decisions.history, replicas))
     stated = conditions.state(turn, about)
     status = replace(
         observation.status,
@@ -247,6 +249,10 @@ def _children(observation: Observation, decisions: Decisions) -> Iterable[Mappin
         yield with_templates(made, reading.templates)
         yield service(child)
         yield disruption_budget(child)
+        if child.spec.prefill_replicas:
+            count = prefill_pods((record,), decisions.replicas).get(record.hash, 0)
+            yield with_templates(prefill_deployment(child, count, reading.templates), reading.prefill_templates)
+            yield prefill_disruption_budget(child)
         if spare_replicas := decisions.spares.replicas.get(record.hash):
             spare = spare_deployment(child, spare_replicas, reading.templates)
             yield with_templates(spare, reading.spare_templates)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pagefleet_contract.disaggregation import SIDECAR
 from pagefleet_contract.model_fetch import CONTAINER, EXIT_AGAIN
-from pagefleet_contract.names import AWAKE_GATE, GATEWAY, REVISION_LABEL, SPARE_LABEL
+from pagefleet_contract.names import AWAKE_GATE, GATEWAY, PREFILL_LABEL, REVISION_LABEL, SPARE_LABEL
 from pagefleet_operator.domain.manifests import retained
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
 from pagefleet_operator.domain.rollout.loadtest import parse_result
@@ -75,6 +76,31 @@ def with_spares(
         if name in result:
             result[name] = replace(result[name], spares=(*result[name].spares, spare))
     return result
+
+
+def with_prefill(
+    revisions_read: Mapping[str, RevisionReading],
+    deployments: Iterable[Mapping[str, Any]],
+    pods: Iterable[tuple[str, PodReading]],
+) -> dict[str, RevisionReading]:
+    """The readings with their revisions' prefill pods added. `pods` are pairs of a revision and a prefill pod's reading."""
+    result = dict(revisions_read)
+    for item in deployments:
+        name = revision_of(item)
+        result[name] = replace(
+            result.get(name) or RevisionReading(name, None),
+            prefill_refused=refusal(item),
+            prefill_templates=retained.applied(item),
+        )
+    for name, reading in sorted(pods, key=lambda entry: entry[1].name):
+        if name in result:
+            result[name] = replace(result[name], prefill=(*result[name].prefill, reading))
+    return result
+
+
+def is_prefill(item: Mapping[str, Any]) -> bool:
+    """Whether a pod or a Deployment is one of prefill pods."""
+    return PREFILL_LABEL in (item["metadata"].get("labels") or {})
 
 
 def is_spare(item: Mapping[str, Any]) -> bool:
@@ -145,9 +171,8 @@ def fault(status: Mapping[str, Any], gates: Sequence[str] = ()) -> PodFault | No
         state, last = container.get("state") or {}, container.get("lastState") or {}
         waiting = state.get("waiting") or {}
         if waiting.get("reason") in IMAGE_REASONS:
-            return PodFault(
-                waiting["reason"], waiting.get("message", "the image cannot be pulled"), "spec.engine.image"
-            )
+            field = "" if container.get("name") == SIDECAR else "spec.engine.image"
+            return PodFault(waiting["reason"], waiting.get("message", "the image cannot be pulled"), field)
         ended = state.get("terminated") or last.get("terminated")
         if ended:
             return _ended(ended)

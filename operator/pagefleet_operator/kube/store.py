@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pagefleet_contract.names import KIND, SERVICE_LABEL, WORKER_LABEL
+from pagefleet_contract.names import KIND, PREFILL_LABEL, SERVICE_LABEL, WORKER_LABEL
 
 Document = dict[str, Any]
 ObjectKey = tuple[str, str, str]  # kind, namespace, name
@@ -129,4 +129,5 @@ def served_name(service: Mapping[str, Any]) -> str:
 def _owner(kind: str, document: Mapping[str, Any]) -> str:
     """The service that a child, or a pod that works for one, is labelled with."""
     labels = document["metadata"].get("labels") or {}
-    return "" if kind == KIND else str(labels.get(SERVICE_LABEL) or labels.get(WORKER_LABEL) or "")
+    names = (labels.get(label) for label in (SERVICE_LABEL, WORKER_LABEL, PREFILL_LABEL))
+    return "" if kind == KIND else next((str(name) for name in names if name), "")

@@ -14,6 +14,8 @@ from pagefleet_contract.names import (
     MANAGED,
     MANAGED_LABEL,
     NAME_LABEL,
+    PREFILL,
+    PREFILL_LABEL,
     REVISION_LABEL,
     SERVICE_LABEL,
     WORKER,
@@ -64,6 +66,14 @@ class Child:
             WORKER_LABEL: self.service,
             REVISION_LABEL: self.revision,
         }
+
+    @property
+    def prefill_selector(self) -> dict[str, str]:
+        return {PREFILL_LABEL: self.service, REVISION_LABEL: self.revision}
+
+    @property
+    def prefill_labels(self) -> dict[str, str]:
+        return {MANAGED_LABEL: MANAGED, NAME_LABEL: PREFILL, **self.prefill_selector}
 
     def with_own(self, labels: Mapping[str, str]) -> dict[str, Any]:
         """Return the metadata with these labels and those of spec.pod, whose annotations are in it too."""

@@ -100,6 +100,15 @@ class Probes:
 
 
 @dataclass(frozen=True)
+class Disaggregation:
+    """Prefill and decode in pods of their own. `prefill_timeout` is a duration as it is given."""
+
+    prefill_replicas: int = 1
+    prefill_timeout: str = ""
+    min_prompt_tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class Engine:
     """`runtime` is the name as it is given, known or not; `runtimes.catalog` has what each runtime is.
 
@@ -119,6 +128,7 @@ class Engine:
     scheduling: Scheduling = Scheduling()
     api_key: KeyReference | None = None
     tool_call_parser: str | None = None
+    disaggregation: Disaggregation | None = None
     command: tuple[str, ...] = ()
     port: int | None = None
     probes: Probes = Probes()
@@ -207,6 +217,11 @@ class RevisionSpec:
         return self.engine.nodes
 
     @property
+    def prefill_replicas(self) -> int:
+        """Prefill pods of a revision that has replicas; 0 without disaggregation."""
+        return self.engine.disaggregation.prefill_replicas if self.engine.disaggregation else 0
+
+    @property
     def tensor_parallel(self) -> int:
         """Accelerators that share each layer; 1 without accelerators."""
         return max(1, self.accelerators) * self.nodes // self.engine.pipeline_parallel_size
@@ -256,6 +271,14 @@ def _engine(raw: Mapping[str, Any]) -> Engine:
         scheduling=_read(Scheduling, raw.get("scheduling")),
         api_key=_read(KeyReference, raw["apiKeySecretRef"]) if raw.get("apiKeySecretRef") else None,
         probes=_read(Probes, raw.get("probes")),
+        disaggregation=_disaggregation(raw["disaggregation"]) if raw.get("disaggregation") else None,
+    )
+
+
+def _disaggregation(raw: object) -> Disaggregation:
+    prefill = _mapping(_mapping(raw).get("prefill"))
+    return _read(
+        Disaggregation, raw, prefill_replicas=prefill.get("replicas", 1), prefill_timeout=prefill.get("timeout", "")
     )
 
 

@@ -47,7 +47,7 @@ def per_hour(revisions: Mapping[str, RevisionReading], prices: Mapping[str, floa
 
 def billed(reading: RevisionReading) -> int:
     """The pods of a revision that hold accelerators: all but those that have no node."""
-    pods = (*reading.pods, *(one.pod for one in reading.spares))
+    pods = (*reading.pods, *(one.pod for one in reading.spares), *reading.prefill)
     return sum(1 for pod in pods if pod.fault is None or not pod.fault.is_placeless)
 
 

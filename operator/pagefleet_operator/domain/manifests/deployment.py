@@ -12,9 +12,10 @@ from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import Pod, RevisionSpec
 from pagefleet_operator.domain.manifests import model_fetch
-from pagefleet_operator.domain.runtimes import kv_events
+from pagefleet_operator.domain.runtimes import kv_events, kv_transfer
 from pagefleet_operator.domain.runtimes.catalog import launch_of
 from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.routing_sidecar import with_sidecar
 from pagefleet_operator.domain.runtimes.volumes import volumes
 
 USER = 65532
@@ -74,7 +75,8 @@ def _pod(child: Child, launch: Launch) -> dict[str, Any]:
         pod["tolerations"] = list(placement.tolerations)
     if spread := _spread(child):
         pod["topologySpreadConstraints"] = spread
-    return pod | required(child)
+    pod |= required(child)
+    return with_sidecar(pod, child, release()) if child.spec.engine.disaggregation else pod
 
 
 def _spread(child: Child) -> list[dict[str, Any]]:
@@ -106,7 +108,11 @@ def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> di
         "imagePullPolicy": "IfNotPresent",
         "args": [*launch.args, *engine.args],
         "env": list({entry["name"]: dict(entry) for entry in [*launch.env, *engine.env]}.values()),
-        "ports": [{"name": "http", "containerPort": launch.port, "protocol": "TCP"}, *kv_events.ports(child.spec)],
+        "ports": [
+            {"name": "http", "containerPort": launch.port, "protocol": "TCP"},
+            *kv_events.ports(child.spec),
+            *kv_transfer.ports(child.spec),
+        ],
         "resources": _amounts(child.spec),
         "startupProbe": _probe(launch.startup, period=1, failures=1800),
         "readinessProbe": _probe(launch.readiness, period=2, failures=launch.readiness_failures),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pagefleet_operator.domain.analysis import judging
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.watching import load_records
+from pagefleet_operator.domain.base.absence import tolerated_unready
 from pagefleet_operator.domain.rollout import actions, alerts, normal_operation, promotion, rollback, steps
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.status.stage import (
@@ -191,12 +192,17 @@ def _pause_by_alert(turn: SpecTurn, stage: Stage, alert: AlertRecord | None) -> 
 
 
 def _await_start(turn: SpecTurn, stage: Stage) -> Stage:
-    """Enter the first step when a pod of the canary is ready; give the canary up after the guard's deadline."""
+    """Enter the first step when a pod of the canary and its prefill pods are ready; give the canary up after the guard's deadline.
+
+    Without its prefill pods a canary would compute every prompt in its decode pods, and be judged by that.
+    """
     canary, deadline = turn.reading(stage.canary), turn.rollout.guard.deadline
-    if canary.ready:
+    prefill = turn.spec.pods.prefill_replicas
+    if canary.ready and canary.prefill_ready >= prefill - tolerated_unready(prefill):
         return stage if stage.record.paused else steps.enter(turn, stage, 0)
     if watched_seconds(stage.record, turn.now) > deadline:
-        fault = next((pod.fault.message for pod in canary.pods if pod.fault), "no pod became ready")
+        cause = "its prefill pods did not become ready" if canary.ready else "no pod became ready"
+        fault = next((pod.fault.message for pod in (*canary.pods, *canary.prefill) if pod.fault), cause)
         message = f"revision {stage.canary} did not start within {deadline:g} s (spec.rollout.guard.deadline): {fault}"
         return rollback.reject(turn, stage, "StartFailed", message)
     return stage

@@ -74,6 +74,7 @@ ADAPTER = Adapter(
     required=("engine.image", "engine.probes"),
     own_fields=("engine.command", "engine.port", "engine.probes", "engine.preStop", "engine.metrics"),
     unsupported={
+        "engine.disaggregation": (),
         "model.quantization": ("int8", "fp8", "awq"),
         "model.speculation": (),
         "model.adapters": (),

@@ -64,7 +64,7 @@ ADAPTER = Adapter(
     slots_flag=SLOTS_FLAG,
     slots=DEFAULT_SLOTS,
     reads_packages=True,
-    unsupported={"model.speculation.method": HEADS},
+    unsupported={"model.speculation.method": HEADS, "engine.disaggregation": ()},
     metrics=OURS,
     default_page_tokens=DEFAULT_PAGE_SIZE,
 )

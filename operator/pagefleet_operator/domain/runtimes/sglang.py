@@ -166,6 +166,7 @@ ADAPTER = Adapter(
     shared_flags={SLOTS_FLAG: SLOTS, "--max-prefill-tokens": TOKENS_PER_STEP},
     slots_flag=SLOTS_FLAG,
     unsupported={
+        "engine.disaggregation": (),
         "engine.kvCache.events": (),
         "model.quantization": ("int8",),
         "engine.kvCache.dtype": ("float32", "float16"),

@@ -105,6 +105,7 @@ ADAPTER = Adapter(
     shared_flags={SLOTS_FLAG: SLOTS, "--max-batch-prefill-tokens": TOKENS_PER_STEP},
     slots_flag=SLOTS_FLAG,
     unsupported={
+        "engine.disaggregation": (),
         "engine.kvCache.events": (),
         "model.speculation.method": ("draft", *HEADS),
         "model.chatTemplate": (),

@@ -10,7 +10,7 @@ from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, Model, RevisionSpec, Speculation
-from pagefleet_operator.domain.runtimes import kv_events
+from pagefleet_operator.domain.runtimes import kv_events, kv_transfer
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
@@ -85,7 +85,7 @@ def launch(child: Child, _release: str) -> Launch:
         image=IMAGES.get(name, ""),
         command=("python3", "-m", "vllm.entrypoints.openai.api_server") if name in (NEURON, NEURON_CORE) else (),
         args=(*common.flags({**_model(child), **_device(child.spec), **_engine(child.spec, drain),
-                                 kv_events.FLAG: kv_events.config(child)}),
+                                 kv_events.FLAG: kv_events.config(child), kv_transfer.FLAG: kv_transfer.config(child.spec)}),
               *_adapters(child.spec.model)),
         drain=drain + common.KNOWN_DELAY,
         env=(
@@ -95,6 +95,7 @@ def launch(child: Child, _release: str) -> Launch:
             *common.neuron(child.spec),
             *common.api_key(child.spec, "VLLM_API_KEY"),
             *kv_events.env(child.spec),
+            *kv_transfer.env(child.spec),
         ),
         stopping=("sleep", str(common.KNOWN_DELAY)),
         engine=Engine(metrics=METRICS, priority=LOWER_FIRST if child.spec.engine.scheduling.policy == "priority" else ""),
@@ -189,7 +190,12 @@ ADAPTER = Adapter(
     metrics=METRICS,
     splits_layers=True,
     owned_flags=common.COMMON_FLAGS | OWNED,
-    shared_flags={SLOTS_FLAG: SLOTS, "--max-num-batched-tokens": TOKENS_PER_STEP, kv_events.FLAG: kv_events.FIELD},
+    shared_flags={
+        SLOTS_FLAG: SLOTS,
+        "--max-num-batched-tokens": TOKENS_PER_STEP,
+        kv_events.FLAG: kv_events.FIELD,
+        kv_transfer.FLAG: kv_transfer.FIELD,
+    },
     slots_flag=SLOTS_FLAG,
     unsupported={
         "model.quantization": ("int8",),

@@ -55,7 +55,8 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     if stage.canary:
         canary = _canary(stage, observation, allowed, now)
         recommended[stage.canary] = canary
-        replicas[stage.canary] = _canary_replicas(canary, _share(stage, turn.rollout, count), count, allowed)
+        beside = count + turn.spec.pods.prefill_replicas  # the canary has prefill pods of its own
+        replicas[stage.canary] = _canary_replicas(canary, _share(stage, turn.rollout, count), beside, allowed)
     records = (entry.record for entry in recommended.values())
     nothing_to_shrink = stable.limit == "SignalsMissing" and stable.replicas <= allowed.min
     return Capacity(
@@ -97,9 +98,9 @@ def _canary(stage: Stage, observation: Observation, scaling: Scaling, now: float
     return _recommended(stage.canary, observation, own, _share_of_load(stage, observation, stage.canary), now)
 
 
-def _canary_replicas(canary: Recommendation, share: int, stable: int, scaling: Scaling) -> int:
+def _canary_replicas(canary: Recommendation, share: int, beside: int, scaling: Scaling) -> int:
     count = share if scaling.external else max(share, canary.replicas)
-    return count if scaling.affordable is None else max(1, min(count, scaling.affordable - stable))
+    return count if scaling.affordable is None else max(1, min(count, scaling.affordable - beside))
 
 
 def _recommended(

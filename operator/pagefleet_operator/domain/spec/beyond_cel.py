@@ -83,12 +83,13 @@ def _budget(budget: Mapping[str, Any]) -> Iterator[SpecError]:
 
 def _ceiling(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     scaling, limits = spec["scaling"], cost(spec.get("cost", {}))
-    each, ceiling = limits.of_replica(revision_spec(spec)), limits.ceiling_per_hour
-    least = max(1, scaling["min"]) + scaling.get("warmSpares", 0)
+    pods = revision_spec(spec)
+    each, ceiling = limits.of_replica(pods), limits.ceiling_per_hour
+    least = max(1, scaling["min"]) + scaling.get("warmSpares", 0) + pods.prefill_replicas
     if each is not None and ceiling is not None and each * least > ceiling:
         yield SpecError(
             "spec.cost.ceilingPerHour",
-            f"must be at least {each * least:g}, the cost of spec.scaling.min replicas and the warm spares",
+            f"must be at least {each * least:g}, the cost of spec.scaling.min replicas, the warm spares and the prefill pods",
         )
 
 

@@ -78,7 +78,8 @@ def _parse(raw: object) -> Spec | SpecErrors:
         return SpecErrors(tuple(errors))
     pods, price, sized = revision_spec(filled), cost(filled.get("cost", {})), scaling(filled["scaling"])
     each, ceiling = price.of_replica(pods), price.ceiling_per_hour
-    affordable = int(ceiling / each + 1e-9) - sized.spares if each and ceiling is not None else None
+    beside = sized.spares + pods.prefill_replicas
+    affordable = int(ceiling / each + 1e-9) - beside if each and ceiling is not None else None
     promised = slo(filled.get("slo", {}))
     return Spec(
         raw=filled,

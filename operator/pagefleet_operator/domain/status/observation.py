@@ -97,7 +97,8 @@ class RevisionReading:
     groups' leaders: a leader is Ready when its whole group computes. `spares` are not among `pods`. `spare_replicas`
     and `spare_uid` are of the spares' Deployment, None and "" without one. `spare_refused` is the reason why no more
     spares can be created. `templates` and `spare_templates` are the pod templates that were applied to the workload and
-    to the spares' Deployment (`manifests.retained`), None where there is no record of them.
+    to the spares' Deployment (`manifests.retained`), None where there is no record of them. `prefill` are the revision's
+    prefill pods, which are no replicas; `prefill_templates` and `prefill_refused` are of their Deployment.
     """
 
     hash: str
@@ -113,11 +114,18 @@ class RevisionReading:
     spare_refused: str = ""
     templates: Mapping[str, Any] | None = field(default=None, repr=False)
     spare_templates: Mapping[str, Any] | None = field(default=None, repr=False)
+    prefill: tuple[PodReading, ...] = ()
+    prefill_refused: str = ""
+    prefill_templates: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def own_ready(self) -> int:
         """Ready replicas without the warm spares that stand in for missing ones."""
         return sum(1 for pod in self.pods if pod.ready and not pod.terminating)
+
+    @property
+    def prefill_ready(self) -> int:
+        return sum(1 for pod in self.prefill if pod.ready and not pod.terminating)
 
     @property
     def ready(self) -> int:

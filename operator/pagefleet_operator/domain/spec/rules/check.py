@@ -7,6 +7,7 @@ from typing import Any
 
 from pagefleet_operator.domain.spec.rules.accelerator import ACCELERATOR_RULES
 from pagefleet_operator.domain.spec.rules.capacity_plan import CAPACITY_PLAN_RULES
+from pagefleet_operator.domain.spec.rules.disaggregation import DISAGGREGATION_RULES
 from pagefleet_operator.domain.spec.rules.evaluate import violations
 from pagefleet_operator.domain.spec.rules.guard import GUARD_RULES
 from pagefleet_operator.domain.spec.rules.model import MODEL_RULES
@@ -29,6 +30,7 @@ RULES = (
     *ACCELERATOR_RULES,
     *RUNTIME_RULES,
     *NODE_RULES,
+    *DISAGGREGATION_RULES,
     *SLO_RULES,
     *CAPACITY_PLAN_RULES,
 )

@@ -6,6 +6,11 @@ every service when the operator is upgraded. Descriptions say what the engine do
 
 from __future__ import annotations
 
+from pagefleet_contract.disaggregation import (
+    DEFAULT_MIN_PROMPT_TOKENS,
+    DEFAULT_PREFILL_TIMEOUT,
+    MAX_PREFILL_REPLICAS,
+)
 from pagefleet_contract.engine_options import (
     BATCH_SIZES,
     DEFAULT_DRAFT_TOKENS,
@@ -31,6 +36,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     number,
     record,
     text,
+    time_limit,
 )
 from pagefleet_operator.domain.spec.schema.patterns import ADAPTER, SERVED_NAME, SOURCE_FORMS, URI, VARIABLE
 
@@ -186,6 +192,34 @@ SCHEDULING = record(
     },
 )
 
+DISAGGREGATION = record(
+    "Long prompts are computed by prefill pods of the same revision, which give their KV pages to the replicas, the decode pods "
+    "(vLLM's NixlConnector). A decode pod computes a prompt itself where the prefill pods cannot.",
+    {
+        "prefill": record(
+            "The pods that compute prompts, each with spec.resources.",
+            {
+                "replicas": integer(
+                    "Prefill pods of each revision that has replicas. Their number does not follow the load.",
+                    1,
+                    MAX_PREFILL_REPLICAS,
+                ),
+                "timeout": time_limit(
+                    f"How long a prefill pod may take for a prompt. {DEFAULT_PREFILL_TIMEOUT} when omitted."
+                ),
+            },
+            ("replicas",),
+        ),
+        "minPromptTokens": integer(
+            "Fewest tokens of a prompt that the decode pod has not cached for which a prefill pod is asked. "
+            f"{DEFAULT_MIN_PROMPT_TOKENS} when omitted.",
+            1,
+            1 << 24,
+        ),
+    },
+    ("prefill",),
+)
+
 ENGINE = record(
     "The engine that serves the model.",
     {
@@ -241,6 +275,7 @@ ENGINE = record(
             "How the model writes its tool calls, as vLLM names it (openai: harmony, gpt-oss's). hermes when omitted.",
             ("hermes", "llama3_json", "mistral", "qwen3_coder", "deepseek_v3", "openai", "pythonic"),
         ),
+        "disaggregation": DISAGGREGATION,
         **CUSTOM,
     },
 )

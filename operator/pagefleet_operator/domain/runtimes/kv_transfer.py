@@ -1,0 +1,39 @@
+"""The flag, the port and the variables of an engine that takes KV pages from others and gives its own (spec.engine.disaggregation), in
+vLLM's form. Pure.
+
+Prefill and decode pods have the same: the NixlConnector knows no roles, and the parameters of each request say who gives and who
+takes. A decode engine that cannot fetch the pages computes the prompt itself. Source: vLLM, NixlConnector usage guide.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pagefleet_contract.names import KV_TRANSFER_PORT
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec
+
+FLAG, FIELD = "--kv-transfer-config", ("engine", "disaggregation")
+PORT = {"name": "kv-transfer", "containerPort": KV_TRANSFER_PORT, "protocol": "TCP"}
+
+
+def config(spec: RevisionSpec) -> str | None:
+    """Return the flag's value, None where prefill and decode are in one pod."""
+    if spec.engine.disaggregation is None:
+        return None
+    values = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
+    return json.dumps(values, separators=(",", ":"))
+
+
+def env(spec: RevisionSpec) -> tuple[dict[str, Any], ...]:
+    """Where other pods' engines reach this one."""
+    if spec.engine.disaggregation is None:
+        return ()
+    return (
+        {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(KV_TRANSFER_PORT)},
+    )
+
+
+def ports(spec: RevisionSpec) -> list[dict[str, Any]]:
+    return [] if spec.engine.disaggregation is None else [dict(PORT)]

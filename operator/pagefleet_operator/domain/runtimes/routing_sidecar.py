@@ -1,0 +1,78 @@
+"""The routing sidecar of a decode pod (operator/pagefleet_sidecar), in the operator's own image.
+
+It takes the engine's port, so that everything that reads the pod asks the sidecar: gateways, the operator, Prometheus. The engine
+moves to a port of its own, where the kubelet probes it. Both must be ready for the pod to be.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from pagefleet_contract.disaggregation import SIDECAR
+from pagefleet_contract.names import DECODE_ENGINE_PORT, ENGINE_PORT
+from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.runtimes.launch import TEMPORARY, plain
+
+COMMAND, LIVE_PATH = "pagefleet-sidecar", "/routing-sidecar/healthz"
+RESOURCES: Mapping[str, Any] = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+
+
+def with_sidecar(pod: Mapping[str, Any], child: Child, release: str) -> dict[str, Any]:
+    """Return the pod of a replica as a decode pod."""
+    decode: dict[str, Any] = copy.deepcopy(dict(pod))
+    _listen(decode["containers"][0], "engine", DECODE_ENGINE_PORT)
+    decode["containers"].append(_container(child, release))
+    return decode
+
+
+def without_sidecar(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a decode pod with the engine alone, at its usual port."""
+    alone: dict[str, Any] = copy.deepcopy(dict(pod))
+    alone["containers"] = [one for one in alone["containers"] if one["name"] != SIDECAR]
+    _listen(alone["containers"][0], "http", ENGINE_PORT)
+    return alone
+
+
+def _listen(engine: dict[str, Any], name: str, port: int) -> None:
+    """Have the engine's container listen at this port under this name. Its own port is the first of its list."""
+    engine["args"] = [f"--port={port}" if one.startswith("--port=") else one for one in engine["args"]]
+    engine["ports"] = [{**engine["ports"][0], "name": name, "containerPort": port}, *engine["ports"][1:]]
+    for probe in PROBES:
+        engine[probe]["httpGet"]["port"] = name
+
+
+def _container(child: Child, release: str) -> dict[str, Any]:
+    split = child.spec.engine.disaggregation
+    timeout = split.prefill_timeout if split else ""
+    return {
+        "name": SIDECAR,
+        "image": child.image or f"docker.io/pagefleet/operator:{release}",
+        "imagePullPolicy": "IfNotPresent",
+        "command": [COMMAND],
+        "args": [f"--revision={child.revision}", *([f"--prefill-timeout={timeout}"] if timeout else [])],
+        "env": [plain("HOME", TEMPORARY)],
+        "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
+        "resources": copy.deepcopy(dict(RESOURCES)),
+        "readinessProbe": _probe(period=2, failures=3),
+        "livenessProbe": _probe(period=10, failures=6),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _probe(*, period: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": LIVE_PATH, "port": "http", "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+        "successThreshold": 1,
+    }

@@ -1,0 +1,26 @@
+"""Rules of `.spec.engine.disaggregation`: what prefill and decode pods cannot do yet, or need."""
+
+from __future__ import annotations
+
+from pagefleet_operator.domain.base.revision_spec import NVIDIA
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, given, listed
+
+SPLIT = given("engine.disaggregation")
+LINKED = (NVIDIA, "amd.com/gpu")  # accelerators for which vLLM's own image has the NIXL library
+ACCELERATED = f"({given('resources.accelerator')} && self.resources.accelerator.name in {listed(LINKED)})"
+
+DISAGGREGATION_RULES = (
+    Rule(
+        (),
+        "spec.engine.disaggregation",
+        f"!({SPLIT}) || !has(self.engine.nodes) || self.engine.nodes == 1",
+        "needs replicas of one pod: spec.engine.nodes 1",
+    ),
+    Rule(
+        (),
+        "spec.engine.disaggregation",
+        f"!({SPLIT}) || {RUNTIME} != 'vllm' || has(self.engine.image) || {ACCELERATED}",
+        f"needs spec.resources.accelerator of the name {' or '.join(LINKED)}: vLLM's images for others have no NIXL library; or "
+        "give spec.engine.image with one",
+    ),
+)
