@@ -19,7 +19,7 @@ WORKER_LABEL = "pagefleet.io/worker-of"
 PREFILL_LABEL = "pagefleet.io/prefill-of"
 LOAD_TEST_LABEL = "pagefleet.io/load-test"
 ENGINE_POD_SELECTOR = f"{MANAGED_SELECTOR},{SERVICE_LABEL},{REVISION_LABEL}"
-PREFILL_POD_SELECTOR = f"{MANAGED_SELECTOR},{PREFILL_LABEL},{REVISION_LABEL}"
+REVISION_POD_SELECTOR = f"{MANAGED_SELECTOR},{REVISION_LABEL}"  # prefill pods and workers of groups too
 
 ACTION_ANNOTATION = "pagefleet.io/action"  # on an InferenceService: what a person asks for
 ENGINE_ANNOTATION = "pagefleet.io/engine"  # on a pod: where its engine listens and what its metrics are called

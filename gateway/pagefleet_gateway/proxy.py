@@ -93,7 +93,7 @@ class Proxy:
         if self._usable:
             return ""
         if self._first_pods is None:
-            self._first_pods = frozenset(pod.uid for pod in self._state.pods)
+            self._first_pods = frozenset(pod.uid for pod in self._state.pods if not pod.prefills)
         first = [pod for pod in self._state.pods if pod.uid in self._first_pods]
         if self._endpoints.loaded and self._state.are_confirmed(first):
             self._usable = True

@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pagefleet_contract.disaggregation import SPLIT_PATHS
+
 PARAMS = "kv_transfer_params"
-PATHS = ("/v1/chat/completions", "/v1/completions")  # the requests that have a prefill leg
 REMOTE_DECODE: Mapping[str, Any] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -42,11 +43,11 @@ def may_name_params(body: bytes) -> bool:
 
 def is_split(path: str, document: Mapping[str, Any]) -> bool:
     """Whether a request's prompt may be computed by another pod: one prompt with one answer, and no numbers of the prompt itself."""
-    if path not in PATHS or any(document.get(name) for name in ALONE):
+    if path not in SPLIT_PATHS or any(document.get(name) for name in ALONE):
         return False
     if document.get("n") not in (None, 1) or document.get("best_of") not in (None, 1):
         return False
-    if path == PATHS[0]:
+    if path == SPLIT_PATHS[0]:
         return isinstance(document.get("messages"), list)
     prompt = document.get("prompt")
     return isinstance(prompt, str) or (

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagefleet_contract import engine_metrics
+from pagefleet_contract.disaggregation import DEFAULT_MIN_PROMPT_TOKENS
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_gateway.cluster.metrics_page import label, number, samples
 
@@ -56,6 +57,7 @@ class Engine:
     kv_pages_blank: Reader | None = None
     kv_pages_cached: Reader | None = None
     priority: str = ""  # which `priority` of a request it serves first: HIGHER_FIRST, LOWER_FIRST, or "" for none
+    prefill_from: int = DEFAULT_MIN_PROMPT_TOKENS  # uncached prompt tokens from which on a prefill pod is asked
 
 
 OWN_ENGINE = Engine()
@@ -74,9 +76,9 @@ def engine_from(text: str) -> Engine:
     if not text:
         return OWN_ENGINE
     engine = engine_metrics.engine_from(text)
-    metrics = engine.metrics
+    metrics, least = engine.metrics, engine.prefill_from or DEFAULT_MIN_PROMPT_TOKENS
     if metrics is None or not metrics.running or not metrics.waiting:
-        return Engine(engine.port, scraped=False, priority=engine.priority)
+        return Engine(engine.port, scraped=False, priority=engine.priority, prefill_from=least)
     return Engine(
         engine.port,
         metrics.path,
@@ -87,6 +89,7 @@ def engine_from(text: str) -> Engine:
         kv_pages_blank=_reader(metrics.kvPagesFree),
         kv_pages_cached=_reader(metrics.kvPagesCached),
         priority=engine.priority,
+        prefill_from=least,
     )
 
 

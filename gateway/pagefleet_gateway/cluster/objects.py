@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pagefleet_contract import engine_keys, model_name
-from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER, REVISION_LABEL, SERVICE_LABEL
+from pagefleet_contract.names import (
+    ENGINE_ANNOTATION,
+    ENGINE_CONTAINER,
+    PREFILL_LABEL,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+)
 from pagefleet_contract.quantity import seconds
 from pagefleet_contract.slo import objectives
 from pagefleet_contract.traffic import (
@@ -104,7 +110,7 @@ def _queue_bounds(raw: Mapping[str, object]) -> QueueBounds:
 
 
 def pod_from(raw: Mapping[str, object]) -> Pod | None:
-    """Return an engine pod; None while it has no address, and when it has ended."""
+    """Return an engine pod; None while it has no address, and when it has ended. The pods of no service have the service ""."""
     metadata, status = map_of(raw, "metadata"), map_of(raw, "status")
     labels, address = map_of(metadata, "labels"), _text(status, "podIP")
     if not address or _text(status, "phase") in ("Succeeded", "Failed"):
@@ -115,7 +121,7 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         uid=_text(metadata, "uid"),
         name=_text(metadata, "name"),
         namespace=_text(metadata, "namespace"),
-        service=_text(labels, SERVICE_LABEL),
+        service=_text(labels, PREFILL_LABEL) or _text(labels, SERVICE_LABEL),
         revision=_text(labels, REVISION_LABEL),
         address=f"[{address}]:{engine.port}" if ":" in address else f"{address}:{engine.port}",
         ready=is_ready(raw),
@@ -123,6 +129,7 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         silent=is_silent(raw),
         key_secret=_key_secret(map_of(raw, "spec")),
         container=container_of(status),
+        prefills=PREFILL_LABEL in labels,
     )
 
 

@@ -37,6 +37,7 @@ class Pod:
     key_secret: tuple[str, str] | None = None  # name and key of the Secret with its engine's API key
     # The running engine container. Not compared, because Envoy does not know it and its pod is the same one after a restart.
     container: str = field(default="", compare=False)
+    prefills: bool = False  # it computes prompts for the decode pods of its revision; no request is sent to it by Envoy
 
     @cached_property
     def cache(self) -> str:
@@ -97,12 +98,14 @@ class Snapshot:
 
     Where no revision with traffic has a ready pod, it has the silent ones too. After an outage the API server marks the pods
     of every node as silent, one node after another. Pods that may answer are then better than an error for every request.
+    `prefill` has the ready prefill pods likewise.
     """
 
     services: Mapping[ServiceKey, Service] = field(default_factory=dict)
     # in the order of their claims on the name
     by_model: Mapping[str, tuple[ServiceKey, ...]] = field(default_factory=dict)
     pods: Mapping[ServiceKey, Mapping[str, tuple[Pod, ...]]] = field(default_factory=dict)
+    prefill: Mapping[ServiceKey, Mapping[str, tuple[Pod, ...]]] = field(default_factory=dict)
 
 
 class State:
@@ -120,6 +123,7 @@ class State:
         self._claims: dict[str, set[ServiceKey]] = {}  # the same services, by model name, in no order
         self._stale_models: set[str] = set()
         self._groups: dict[ServiceKey, Mapping[str, tuple[Pod, ...]]] = {}  # the snapshot's pods
+        self._prefill: dict[ServiceKey, Mapping[str, tuple[Pod, ...]]] = {}  # and its prefill pods
         self._stale: set[ServiceKey] = set()  # services whose groups are to be built again
         self._request_priorities: Mapping[ServiceKey, tuple[tuple[str, int], ...]] = {}
         self._confirmed: dict[str, Pod] = {}
@@ -270,10 +274,11 @@ class State:
             if not claims:
                 del self._claims[model]
         for key in self._stale:
-            if group := self._group(key):
-                self._groups[key] = group
-            else:
-                self._groups.pop(key, None)
+            for groups, group in ((self._groups, self._group(key)), (self._prefill, self._prefill_group(key))):
+                if group:
+                    groups[key] = group
+                else:
+                    groups.pop(key, None)
         # What has not changed is shared with the last snapshot: the garbage collector reads every new table.
         services = self._last.services
         if self._stale_services:
@@ -283,26 +288,34 @@ class State:
                     services[key] = replace(services[key], request_priorities=priorities)
         by_model = dict(self._by_model) if self._stale_models else self._last.by_model
         pods = dict(self._groups) if self._stale else self._last.pods
+        prefill = dict(self._prefill) if self._stale else self._last.prefill
         self._stale_models.clear()
         self._stale.clear()
         self._stale_services = False
-        self._last = Snapshot(services, by_model, pods)
+        self._last = Snapshot(services, by_model, pods, prefill)
         return self._last
 
     def _group(self, key: ServiceKey) -> Mapping[str, tuple[Pod, ...]]:
-        pods = [
-            pod for pod in self.known.by_service.get(key, {}).values() if pod.may_answer and self._is_confirmed(pod)
-        ]
+        own = (pod for pod in self.known.by_service.get(key, {}).values() if not pod.prefills)
+        pods = [pod for pod in own if pod.may_answer and self._is_confirmed(pod)]
         if any(pod.ready and self._has_traffic(pod) for pod in pods):
             pods = [pod for pod in pods if pod.ready]
-        revisions: dict[str, list[Pod]] = {}
-        for pod in pods:
-            revisions.setdefault(pod.revision, []).append(pod)
-        return {revision: tuple(group) for revision, group in revisions.items()}
+        return _by_revision(pods)
+
+    def _prefill_group(self, key: ServiceKey) -> Mapping[str, tuple[Pod, ...]]:
+        """Return prefill pods. Envoy need not know them: routing sidecars ask them."""
+        return _by_revision(pod for pod in self.known.by_service.get(key, {}).values() if pod.prefills and pod.ready)
 
     def _has_traffic(self, pod: Pod) -> bool:
         service = self._services.get(service_of(pod))
         return service is not None and any(weight and revision == pod.revision for revision, weight in service.weights)
+
+
+def _by_revision(pods: Iterable[Pod]) -> Mapping[str, tuple[Pod, ...]]:
+    revisions: dict[str, list[Pod]] = {}
+    for pod in pods:
+        revisions.setdefault(pod.revision, []).append(pod)
+    return {revision: tuple(group) for revision, group in revisions.items()}
 
 
 def service_of(pod: Pod) -> ServiceKey:

@@ -14,6 +14,8 @@ from pagefleet_contract.headers import (
     FALLBACK_HEADER,
     OUTPUT_TOKENS_HEADER,
     PEAK_HEADER,
+    PREFILL_HEADER,
+    PREFILLED_HEADER,
     PROMPT_TOKENS_HEADER,
     REQUEST_ID_HEADER,
     RESERVED_PREFIXES,
@@ -55,6 +57,7 @@ LOG_FIELDS = {
     "prompt_usage": f"%DYNAMIC_METADATA({TOKENS_METADATA}:prompt)%",
     "tokens_usage": f"%DYNAMIC_METADATA({TOKENS_METADATA}:tokens)%",
     "error": f"%TRAILER({ERROR_HEADER})%",
+    "prefilled": f"%RESP({PREFILLED_HEADER})%",
 }
 
 # One more line for each attempt that failed, before the request's own line. No other line has "attempt".
@@ -75,6 +78,7 @@ PICKER_HEADERS = (
     USAGE,
     body_edits.EDITS,
     PEAK_HEADER,
+    PREFILL_HEADER,
     "x-envoy-upstream-rq-timeout-ms",
     "x-envoy-upstream-rq-per-try-timeout-ms",
     "x-envoy-max-retries",

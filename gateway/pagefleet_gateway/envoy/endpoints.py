@@ -1,6 +1,7 @@
 """Writes the pods for Envoy (EDS from a file) and confirms to the state which of them Envoy has loaded.
 
-Never chooses: the file has every pod with an address, ready or not, so Envoy knows a pod before it becomes ready.
+Never chooses: the file has every pod with an address, ready or not, so Envoy knows a pod before it becomes ready. Prefill pods are
+not in it: requests come to them from decode pods.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Endpoints:
     def _next(self) -> tuple[str, tuple[Pod, ...]]:
         """Return the next file's version and its pods. A change of the pods from now on is written after it."""
         self._state.pods_changed.clear()
-        return f"v{next(self._versions)}", self._state.pods
+        return f"v{next(self._versions)}", tuple(pod for pod in self._state.pods if not pod.prefills)
 
     def _replace(self, text: str) -> None:
         temporary = self._file.with_suffix(".new")

@@ -15,7 +15,14 @@ from typing import cast
 
 import httptools
 
-from pagefleet_contract.headers import FALLBACK_HEADER, PEAK_HEADER, REQUEST_ID_HEADER, TRACEPARENT_HEADER
+from pagefleet_contract.disaggregation import prefill_header
+from pagefleet_contract.headers import (
+    FALLBACK_HEADER,
+    PEAK_HEADER,
+    PREFILL_HEADER,
+    REQUEST_ID_HEADER,
+    TRACEPARENT_HEADER,
+)
 from pagefleet_gateway.envoy.answer_tokens import USAGE
 from pagefleet_gateway.envoy.body_edits import EDITS
 from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS, PICKER_HEALTH
@@ -139,6 +146,10 @@ def http_response(decision: Pick | Refusal, trace: str | None = None) -> bytes:
             headers += key_headers(decision)
             if removed := client_key_headers(decision):
                 headers.append(("x-envoy-auth-headers-to-remove", ",".join(removed)))
+            if decision.prefill:
+                headers.append(
+                    (PREFILL_HEADER, prefill_header((pod.revision, pod.address) for pod in decision.prefill))
+                )
             if decision.fallback:
                 headers.append((FALLBACK_HEADER, decision.fallback))
             if decision.edits:

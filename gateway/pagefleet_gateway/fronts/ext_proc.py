@@ -31,6 +31,7 @@ from pagefleet_gateway.fronts.ext_proc_messages import (
     immediate_response,
     more_time,
     pick_response,
+    prefilled_of,
     response_headers,
     served_of,
     subset_of,
@@ -85,6 +86,7 @@ class Exchange:
     prompt_tokens: int | None = None  # likewise
     size: AnswerSize = field(default_factory=AnswerSize)
     error: str = ""  # the code of the error that ended the answer, where the engine reports it
+    prefilled: str = ""  # what became of the answer's prefill leg
     _pending: asyncio.Future[Pick | Refusal] | None = None
 
     async def responses(self, message: proto.ProcessingRequest) -> AsyncIterator[proto.ProcessingResponse]:
@@ -171,6 +173,7 @@ class Exchange:
                 "code": self.code,
                 "attempts": attempts,
                 "upstream": upstream,
+                "prefilled": self.prefilled,
             },
         )
 
@@ -265,6 +268,7 @@ class Exchange:
         self.tokens = tokens_of(message.response_headers.headers, OUTPUT_TOKENS_HEADER)
         self.prompt_tokens = tokens_of(message.response_headers.headers, PROMPT_TOKENS_HEADER)
         self.error = error_of(message.response_headers.headers)
+        self.prefilled = prefilled_of(message.response_headers.headers)
         self.ended = self.headers_only or message.response_headers.end_of_stream
 
 

@@ -13,7 +13,16 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import duration_pb2, struct_pb2
 
-from pagefleet_contract.headers import CLIENT_HEADER, ERROR_HEADER, FALLBACK_HEADER, PEAK_HEADER, REVISION_HEADER
+from pagefleet_contract.disaggregation import prefill_header
+from pagefleet_contract.headers import (
+    CLIENT_HEADER,
+    ERROR_HEADER,
+    FALLBACK_HEADER,
+    PEAK_HEADER,
+    PREFILL_HEADER,
+    PREFILLED_HEADER,
+    REVISION_HEADER,
+)
 from pagefleet_gateway.envoy.clusters import DESTINATION
 from pagefleet_gateway.fronts.key_headers import client_key_headers, key_headers
 from pagefleet_gateway.picking.picker import Pick
@@ -44,6 +53,11 @@ def tokens_of(headers: base_pb2.HeaderMap, name: str) -> int | None:
 def error_of(headers: base_pb2.HeaderMap) -> str:
     """Return the code of the error that an engine reports in its headers or trailers; "" without one."""
     return _value(headers, ERROR_HEADER)
+
+
+def prefilled_of(headers: base_pb2.HeaderMap) -> str:
+    """Return what a decode pod says of its answer's prefill leg; "" where it had none."""
+    return _value(headers, PREFILLED_HEADER)
 
 
 def _value(headers: base_pb2.HeaderMap, name: str) -> str:
@@ -89,6 +103,10 @@ def pick_response(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
     options = [option, *(_header(key, value) for key, value in key_headers(pick))]
     # Another gateway passes on what its client says of itself.
     forged = [] if pick.api_key else [CLIENT_HEADER]
+    if pick.prefill:
+        options.append(_header(PREFILL_HEADER, prefill_header((pod.revision, pod.address) for pod in pick.prefill)))
+    else:
+        forged.append(PREFILL_HEADER)
     mutation = proto.HeaderMutation(set_headers=options, remove_headers=[*client_key_headers(pick), *forged])
     common = proto.CommonResponse(header_mutation=mutation, clear_route_cache=True)
     return common, metadata

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from pagefleet_contract.disaggregation import FAILED, PREFILL_FAILURES, REMOTE
 from pagefleet_contract.headers import ENGINE_DIED, ENGINE_FULL
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.measuring.objectives import Judged, judge
@@ -44,6 +45,7 @@ class Completion:
     outcome: Outcome
     api_key: str = ""  # the name of the client's API key
     judged: tuple[Judged, ...] = ()  # by the service's objectives
+    prefilled: str = ""  # what became of its prefill leg, "" without one
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,11 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     outcome = _outcome(ticket, line, end, now)
     earlier = ticket.choices[: _attempts(ticket, line) - 1]
     outcome = replace(outcome, retried=tuple(pod.revision for pod in earlier if pod.uid not in full))
-    if outcome.ttft is not None and end is End.ANSWERED and answered is not None and answered is ticket.choices[0]:
-        ledger.backlogs.record_first_token(answered, ticket.uncached_tokens, outcome.ttft, ticket.expected)
+    prefilled = _record_prefill(ticket, line, ledger, now)
+    computed = prefilled == REMOTE or ticket.prefill is None
+    first = answered is not None and answered is ticket.choices[0]
+    if outcome.ttft is not None and end is End.ANSWERED and first and computed:
+        ledger.backlogs.record_first_token(ticket.computing, ticket.uncached_tokens, outcome.ttft, ticket.expected)
     if outcome.ttft is not None and not outcome.booked and line.attempts <= 1 and answered is ticket.choices[0]:
         outcome = replace(outcome, pod=ledger.learn(ticket, outcome.ttft))
     return Completion(
@@ -178,7 +183,25 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
         outcome=outcome,
         api_key=ticket.api_key,
         judged=tuple(judge(ticket.service, outcome)),
+        prefilled=prefilled,
     )
+
+
+def _record_prefill(ticket: Ticket, line: LogLine, ledger: Ledger, now: float) -> str:
+    """Record what a decode pod says of the prefill pod that it was given. Return it; "" where none was asked."""
+    outcome = str(line.fields.get("prefilled") or "")
+    pod = ticket.prefill
+    if pod is None or _pod_at(ticket, line.upstream) not in [
+        one for one in ticket.choices if one.revision == pod.revision
+    ]:
+        return outcome
+    if outcome == REMOTE:
+        ledger.outliers.record_success(pod.uid, now)
+    elif outcome == FAILED:
+        ledger.outliers.record_error(pod.uid, now)
+    elif outcome in PREFILL_FAILURES:
+        ledger.outliers.record_failure(pod.uid, now)
+    return outcome
 
 
 def lost(ticket: Ticket, now: float) -> Outcome:
@@ -250,7 +273,7 @@ def rendered(line: LogLine, completion: Completion | None, refusal: Refusal | No
     document |= {
         name: value
         for name, value in line.fields.items()
-        if name not in (*TOKEN_FIELDS, *PROMPT_FIELDS, *document, "id")
+        if name not in (*TOKEN_FIELDS, *PROMPT_FIELDS, *document, "id") and (name != "prefilled" or value)
     }
     document["output_tokens"] = line.tokens
     if completion is not None:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from pagefleet_contract.disaggregation import OUTCOMES
 from pagefleet_gateway.cluster.service import Service, ServiceKey
 from pagefleet_gateway.cluster.state import RevisionKey
 from pagefleet_gateway.cluster.steps import Steps, parts
@@ -61,6 +62,13 @@ class Metrics:
         self._e2e = self._times(
             "pagefleet_gateway_e2e_seconds", "Time from a request's last byte to its answer's last byte"
         )
+        self._prefills = Counter(
+            "pagefleet_gateway_prefills",
+            "Requests for which a prefill pod was named, by what their decode pod says became of the prefill leg",
+            (*_LABELS, "outcome"),
+            registry=self.registry,
+        )
+        self._outcomes: dict[RevisionKey, set[str]] = {}  # of the label sets that there are
         self.objectives = ObjectiveCounters(self.registry)
         self._key_requests = Counter(
             "pagefleet_gateway_key_requests",
@@ -116,6 +124,9 @@ class Metrics:
     def record_completion(self, completion: Completion) -> None:
         key, outcome = (completion.namespace, completion.service, completion.revision), completion.outcome
         self._count(key, completion.code)
+        if completion.prefilled in OUTCOMES:
+            self._outcomes.setdefault(key, set()).add(completion.prefilled)
+            self._prefills.labels(*key, completion.prefilled).inc()
         if outcome.end is End.ANSWERED and outcome.e2e is not None:
             self._e2e.labels(*key).observe(outcome.e2e)
         if outcome.ttft is not None and not outcome.booked:
@@ -173,6 +184,8 @@ class Metrics:
         """Remove the label sets of a revision, with "" those of its service."""
         for code in self._codes.pop(key):
             self._requests.remove(*key, code)
+        for outcome in self._outcomes.pop(key, ()):
+            self._prefills.remove(*key, outcome)
         for family in (self._ttft, self._e2e):
             family.remove(*key)
         self.objectives.remove(key)

@@ -56,7 +56,8 @@ class Ticket:
     tokens: int = 0  # the work that it causes: prompt not cached, and output
     held_seconds: float = 0.0  # time in the gateway's queue, which is no revision's latency
     api_key: str = ""  # the name of the client's API key
-    uncached_tokens: int = 0  # tokens of its prompt that its first choice had probably not cached
+    uncached_tokens: int = 0  # tokens of its prompt that the pod that computes it had probably not cached
+    prefill: Pod | None = None  # the pod that computes its prompt for its first choice; None: that computes it itself
     content: Content | None = None  # its service and its body's hash
     opened: float = 0.0
     streams: bool = False  # the client asked for a stream
@@ -91,7 +92,13 @@ class Ticket:
     @property
     def copy_uncached(self) -> int:
         """Return the uncached prompt tokens of the copy: its answer is as long as the request's."""
-        return self.copy_tokens - (self.tokens - self.uncached_tokens)
+        output = self.tokens - (0 if self.prefill else self.uncached_tokens)
+        return max(0, self.copy_tokens - output)
+
+    @property
+    def computing(self) -> Pod:
+        """Return the pod that computes its prompt."""
+        return self.prefill or self.choices[0]
 
     @property
     def expected(self) -> float | None:
@@ -137,6 +144,10 @@ class Ledger:
         counts = self._counts(ticket.choices[0].uid)
         counts.requests += 1
         counts.tokens += ticket.tokens
+        if ticket.prefill is not None:
+            counts = self._counts(ticket.prefill.uid)
+            counts.requests += 1
+            counts.tokens += ticket.uncached_tokens
         if ticket.streams:
             counts.waiting += 1
             counts.waiting_tokens += ticket.uncached_tokens
@@ -156,7 +167,9 @@ class Ledger:
         if ticket.waiting:
             self._end_waiting(ticket)
         unstreamed = 0 if ticket.streams else ticket.uncached_tokens
-        self._discharge(ticket.choices[0].uid, ticket.tokens, unstreamed)
+        self._discharge(ticket.choices[0].uid, ticket.tokens, 0 if ticket.prefill else unstreamed)
+        if ticket.prefill is not None and not ticket.streams:
+            self._discharge(ticket.prefill.uid, ticket.uncached_tokens, unstreamed)
         if ticket.copy is not None:
             self._discharge(ticket.copy.uid, ticket.copy_tokens, ticket.copy_uncached)
         return ticket
@@ -169,12 +182,15 @@ class Ledger:
         return counts
 
     def _end_waiting(self, ticket: Ticket) -> None:
-        uid = ticket.choices[0].uid
+        """End the wait for the first token, and with it the work of a prefill pod."""
+        uid = ticket.computing.uid
         counts = self._pods.get(uid)
         if counts is not None:
             self._changed.add(uid)
             counts.waiting -= 1
             counts.waiting_tokens -= ticket.uncached_tokens
+        if ticket.prefill is not None:
+            self._discharge(uid, ticket.uncached_tokens, 0)
 
     def _discharge(self, uid: str, tokens: int, unstreamed: int) -> None:
         """End a request on a pod. An idle pod is forgotten, so that no rounding or restart leaves a rest."""

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pagefleet_contract.disaggregation import SPLIT_PATHS
 from pagefleet_contract.strata import stratum
 from pagefleet_gateway.bodies.edits import Edit, capped, prioritized
 from pagefleet_gateway.cluster.readings import Readings
@@ -66,6 +67,11 @@ class Pick:
     forced: bool = False  # `rollout.route.header` has sent it to the canary
     peak_output_tokens: int = 0  # the cap of its new tokens; 0: none
     edits: tuple[Edit, ...] = ()  # changes of its body
+    prefill: tuple[Pod, ...] = ()  # one prefill pod at most of each revision that the request or its copy may go to
+
+    def prefill_of(self, pod: Pod) -> Pod | None:
+        """Return the prefill pod that a decode pod asks; None where it computes the prompt itself."""
+        return next((one for one in self.prefill if one.revision == pod.revision), None)
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ class Picker:
                 pick = self._keyed(service, pick)
             if isinstance(pick, Pick):
                 pick = self._edited(service, pick, request, now)
+                pick = self._with_prefill(snapshot, service, pick, request, cost, now)
                 self._ledger.open(request.id, self._ticket(admitted, service, pick, known, now), instead_of)
         # The gateway's keys are no engine's business.
         return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
@@ -229,6 +236,19 @@ class Picker:
         cap = capped(request.body, request.path, most) if most else ()
         return replace(pick, edits=edits + cap, peak_output_tokens=most if cap else 0) if edits or cap else pick
 
+    def _with_prefill(
+        self, snapshot: Snapshot, service: Service, pick: Pick, request: Request, cost: RequestCost, now: float
+    ) -> Pick:
+        """Return the pick with the prefill pods of its decode pods' revisions. Both legs of a request are of one revision."""
+        pools = snapshot.prefill.get(service.key)
+        if not pools or request.method != "POST" or not request.path.partition("?")[0].endswith(SPLIT_PATHS):
+            return pick
+        first: dict[str, Pod] = {}
+        for decode in filter(None, (*pick.choices, pick.mirror)):
+            first.setdefault(decode.revision, decode)
+        chosen = (self._ranking.prefill(pools.get(name, ()), decode, cost, now) for name, decode in first.items())
+        return replace(pick, prefill=tuple(filter(None, chosen)))
+
     def _queues(
         self, service: Service, pick: Pick, request: Request, now: float
     ) -> tuple[int, int | None, list[float]]:
@@ -249,18 +269,26 @@ class Picker:
     def _ticket(self, admitted: Admitted, service: Service, pick: Pick, known: Content | None, now: float) -> Ticket:
         """Record the prompt with its first choice, and with the pod of its copy. Return the request's ticket."""
         cost, first = admitted.cost, pick.choices[0]
+        prefill = pick.prefill_of(first)
         # Other requests have no time to first token that could be compared.
-        ahead = self._loads.ahead(service, first, now) if cost.streams and not (pick.forced or pick.fallback) else None
+        ahead = (
+            self._loads.ahead(service, prefill or first, now)
+            if cost.streams and not (pick.forced or pick.fallback)
+            else None
+        )
         output = min(cost.output_tokens, pick.peak_output_tokens or cost.output_tokens)
-        uncached = self._send_prompt(first, cost, now)
-        copied = 0 if pick.mirror is None else self._send_prompt(pick.mirror, cost, now)
+        uncached = self._send_prompt(pick, first, cost, now)
+        copied = 0 if pick.mirror is None else self._send_prompt(pick, pick.mirror, cost, now)
+        if pick.mirror is not None and pick.prefill_of(pick.mirror):
+            copied = 0
         return Ticket(
             service=service,
             revision=pick.revision,
             stratum=stratum(uncached),
             choices=pick.choices,
             deadline=now + (pick.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS,
-            tokens=uncached + output,
+            tokens=output if prefill else uncached + output,
+            prefill=prefill,
             held_seconds=now - admitted.arrived,
             api_key=admitted.api_key,
             uncached_tokens=uncached,
@@ -275,8 +303,11 @@ class Picker:
             at_pick=None if ahead is None else self._loads.at_pick(service, first, ahead, cost.prompt_tokens, uncached),
         )
 
-    def _send_prompt(self, pod: Pod, cost: RequestCost, now: float) -> int:
-        """Record the prompt with a pod that gets it. Return its tokens that the pod has probably not cached."""
+    def _send_prompt(self, pick: Pick, decode: Pod, cost: RequestCost, now: float) -> int:
+        """Record the prompt with the pods that get it. Return its tokens that the one that computes it has probably not cached."""
+        pod = pick.prefill_of(decode) or decode
+        if pod is not decode:
+            self.prefixes.record(decode.cache, cost.blocks)  # it gets the prefill pod's KV pages
         uncached = max(0, cost.prompt_tokens - block_tokens(self.prefixes.matched(pod.cache, cost.blocks)))
         self.prefixes.record(pod.cache, cost.blocks)
         self._ledger.backlogs.add_prompt(pod, uncached, now)

@@ -57,6 +57,18 @@ class Ranking:
         """Return up to `count` of the pods, best first."""
         return rank(pods, lambda pod: self._load(pod, cost, now), cost.prompt_tokens, cost.tokens, count, self._rng)
 
+    def prefill(self, pods: Sequence[Pod], decode: Pod, cost: RequestCost, now: float) -> Pod | None:
+        """Return the prefill pod, of the decode pod's revision, that computes a prompt best; None where the decode pod should.
+
+        It computes a prompt that it has cached but for a short rest, and any prompt while all prefill pods are ejected.
+        """
+        cached = block_tokens(self._prefixes.matched(decode.cache, cost.blocks))
+        if not pods or cost.prompt_tokens - cached < pods[0].engine.prefill_from:
+            return None
+        some = shortlist(pods, self._prefixes, cost.blocks, self._rng)
+        (best,) = self.best(some, cost, 1, now)
+        return None if self._ledger.ejected(best, now) else best
+
     def _load(self, pod: Pod, cost: RequestCost, now: float) -> PodLoad:
         reading = self._readings.of(pod, now)
         own, others = self._ledger.own_counts(pod), self._ledger.others.counts(pod.uid)

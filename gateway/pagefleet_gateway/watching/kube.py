@@ -13,13 +13,13 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from pagefleet_contract.names import (
-    ENGINE_POD_SELECTOR,
     GATEWAY,
     GATEWAY_INTERNAL_PORT,
     GROUP,
     KIND,
     NAME_LABEL,
     PLURAL,
+    REVISION_POD_SELECTOR,
     VERSION,
 )
 from pagefleet_contract.reflector import Feed, Raw, Reflector, Request
@@ -126,7 +126,7 @@ def _feeds(api: client.ApiClient, state: State, namespace: str) -> list[Feed]:
 
     def upsert_pod(raw: Raw) -> None:
         pod = pod_from(raw)
-        if pod is None:
+        if pod is None or not pod.service:
             remove_pod(raw)
         else:
             state.put_pod(pod)
@@ -146,8 +146,10 @@ def _feeds(api: client.ApiClient, state: State, namespace: str) -> list[Feed]:
         ),
         Feed(
             kind="Pod",
-            request=partial(_pods(api, namespace), label_selector=ENGINE_POD_SELECTOR),
-            replace=lambda items: state.replace_pods(pod for raw in items if (pod := pod_from(raw)) is not None),
+            request=partial(_pods(api, namespace), label_selector=REVISION_POD_SELECTOR),
+            replace=lambda items: state.replace_pods(
+                pod for raw in items if (pod := pod_from(raw)) is not None and pod.service
+            ),
             upsert=upsert_pod,
             remove=remove_pod,
         ),

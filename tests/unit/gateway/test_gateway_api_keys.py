@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from pagefleet_contract.headers import CLIENT_HEADER
+from pagefleet_contract.headers import CLIENT_HEADER, PREFILL_HEADER
 from pagefleet_engine.api.base.auth import Keys
 from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_gateway.cluster.state import Pod
@@ -109,4 +109,4 @@ def test_both_fronts_take_the_clients_key_from_the_request(
     values = {one.header.key: one.header.raw_value.decode() for one in mutation.set_headers}
     assert (values.get("authorization"), values.get(CLIENT_HEADER, "")) == (added, api_key)
     # Another gateway does not remove what a client says of itself.
-    assert list(mutation.remove_headers) == (removed if api_key else [*removed, CLIENT_HEADER])
+    assert list(mutation.remove_headers) == [*removed, *([] if api_key else [CLIENT_HEADER]), PREFILL_HEADER]
