@@ -31,6 +31,7 @@ ZONE, HOST = (
     for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
 )
 CLAIMS = [{"name": name, "resourceClaimTemplateName": "t"} for name in ("gpu", "port")]
+SPLIT = {"engine.disaggregation": {"prefill": {"replicas": 2}}}
 SECRET, CONFIG = {"name": "tokens", "key": "hub"}, {"name": "settings", "key": "mode"}
 
 
@@ -320,5 +321,16 @@ ENGINE_EXAMPLES = (
     *(
         Example("spec.model.adapters", "on several nodes", {**NODES, "model.adapters": ADAPTERS}, accepted)
         for accepted in ({**NODES, "model.adapters": []}, {**GPU, "model.adapters": ADAPTERS})
+    ),
+    *unsupported("engine.disaggregation", {"prefill": {"replicas": 1}}, {}, SGLANG, TGI, CUSTOM),
+    Example(
+        "spec.engine.disaggregation",
+        "needs replicas of one pod",
+        {**VLLM, **NODES, **SPLIT},
+        {**VLLM, **NODES, **SPLIT, "engine.nodes": 1},
+    ),
+    *(
+        Example("spec.engine.disaggregation", "no NIXL library", {**VLLM, **SPLIT}, {**VLLM, **SPLIT, **accepted})
+        for accepted in (GPU, {"resources.accelerator.name": "amd.com/gpu"}, {"engine.image": "with-nixl:1"})
     ),
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from support.sample_service import sample
 
+from pagefleet_contract.names import PREFILL_LABEL
 from pagefleet_contract.sketch import bucket_of
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.records import manifest
@@ -162,8 +163,9 @@ class Cluster:
         self.plan = plan
         self.status = codec.load(json.loads(json.dumps(codec.dump(plan.status))))
         for child in plan.children:
-            if child["kind"] in ("Deployment", "LeaderWorkerSet"):
-                name = child["metadata"]["labels"]["pagefleet.io/revision"]  # type: ignore[index]
+            labels: Any = child["metadata"]["labels"]  # type: ignore[index]
+            if child["kind"] in ("Deployment", "LeaderWorkerSet") and PREFILL_LABEL not in labels:
+                name = labels["pagefleet.io/revision"]
                 count = child["spec"]["replicas"]  # type: ignore[index]
                 pods = self.pods.setdefault(name, [])
                 while len(pods) < count:
