@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pagefleet_contract.disaggregation import OUTCOMES
 from pagefleet_contract.headers import (
     ERROR_HEADER,
     FALLBACK_HEADER,
     OUTPUT_TOKENS_HEADER,
     PEAK_HEADER,
+    PREFILLED_HEADER,
     PROMPT_TOKENS_HEADER,
     REQUEST_ID_HEADER,
     REVISION_HEADER,
@@ -79,6 +81,7 @@ HEADERS = (
     (REVISION_HEADER, "answer", "the revision that answered"),
     (REQUEST_ID_HEADER, "answer", "made by the gateway for each request, in place of a client's; in its log lines"),
     (PEAK_HEADER, "answer", "the cap that `spec.traffic.peak` set to the answer's new tokens"),
+    (PREFILLED_HEADER, "answer", f"of a request for which a prefill pod was named, what became of its prefill leg: {', '.join(map(code, OUTCOMES))}"),
     (FALLBACK_HEADER, "answer", "`namespace/service` that answered in another's place"),
     (OUTPUT_TOKENS_HEADER, "answer or trailer", "output tokens; a trailer of streams for clients with `TE: trailers`"),
     (PROMPT_TOKENS_HEADER, "answer", "tokens of the request's prompts"),

@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: every metric of engine, gateway, batches server and operator, from their own registries.
+"""docs/reference/metrics.md: every metric of engine, gateway, routing sidecar, batches server and operator, from their own registries.
 
 prometheus_client tells the names of labels only where it keeps them itself (`_labelnames`).
 """
@@ -25,6 +25,7 @@ from pagefleet_observability.files import GROUPS
 from pagefleet_observability.rules.rule import Recording
 from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 from pagefleet_reference.markdown import cell, code, table
+from pagefleet_sidecar.metrics import Metrics as SidecarMetrics
 
 # What the engine adds to its info metric once the model is loaded.
 DESCRIBED = ("architecture", "model_impl", "kernels", "kv_cache_dtype", "weights")
@@ -50,6 +51,7 @@ def page() -> str:
     for title, found in (
         ("Engine", engine()),
         ("Gateway", gateway()),
+        ("Routing sidecar", sidecar()),
         ("Batches", batches()),
         ("Operator", operator()),
     ):
@@ -79,6 +81,10 @@ def gateway() -> list[Metric]:
 
 def batches() -> list[Metric]:
     return sorted(_registered(BatchesMetrics().registry))
+
+
+def sidecar() -> list[Metric]:
+    return sorted(_registered(SidecarMetrics().registry))
 
 
 def operator() -> list[Metric]:

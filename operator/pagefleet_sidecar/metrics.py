@@ -11,19 +11,19 @@ _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 class Metrics:
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._prefills = Counter(
             "pagefleet_sidecar_prefills",
             "Requests for which the gateway named a prefill pod, by what became of the prefill leg",
             ("outcome",),
-            registry=self._registry,
+            registry=self.registry,
         )
         for outcome in OUTCOMES:
             self._prefills.labels(outcome)
         self._seconds = Histogram(
             "pagefleet_sidecar_prefill_seconds",
             "Time of prefill legs that prefill pods have computed, as the decode pod sees it",
-            registry=self._registry,
+            registry=self.registry,
             buckets=_BUCKETS,
         )
 
@@ -34,4 +34,4 @@ class Metrics:
             self._seconds.observe(seconds)
 
     def page(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)

@@ -27,6 +27,7 @@ from pagefleet_operator.web.server import Server
 from pagefleet_operator.web.status_page import StatusPage
 from pagefleet_reference import http
 from pagefleet_reference.pages import pages
+from pagefleet_sidecar.metrics import Metrics as SidecarMetrics
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = pages()
@@ -60,7 +61,7 @@ def test_every_field_of_the_crd_has_a_row() -> None:
 def test_every_metric_has_a_row() -> None:
     named = set(re.findall(r"^\| `((?:pagefleet|llm|gen_ai)_\w+)` ", PAGES["metrics.md"], re.MULTILINE))
     texts = [EngineMetrics("m", EngineConfig("file:///m")).text(), gateway_metrics().text(), OperatorMetrics().text()]
-    texts.append(generate_latest(BatchesMetrics().registry))
+    texts += [generate_latest(BatchesMetrics().registry), SidecarMetrics().page()]
     documented = {
         line.split()[2]
         for text in texts

@@ -32,6 +32,14 @@ def requests(by_code: dict[str, int], labels: str = REV) -> Series:
     }
 
 
+def prefills(by_outcome: dict[str, int], labels: str = REV) -> Series:
+    """Return series of prefill legs a minute by outcome, for ten hours."""
+    return {
+        f'pagefleet_gateway_prefills_total{{{labels},outcome="{outcome}"}}': f"0+{rate}x600"
+        for outcome, rate in by_outcome.items()
+    }
+
+
 def first_tokens(fast: int, all_: int, labels: str = REV) -> Series:
     """Return series of streamed answers a minute within the objective, and in all, for ten hours."""
     return {
@@ -204,6 +212,8 @@ TICKETS = (
          (condition("Scaling", "False", "Stable"),), labels={**SERVICE, "reason": "SignalsMissing"}),
     Case("PagefleetServiceDegraded", condition("Degraded", "True", "ImagePullFailed"),
          (condition("Degraded", "False", "AsExpected"),), labels={**SERVICE, "reason": "ImagePullFailed"}),
+    Case("PagefleetPrefillsFail", prefills({"remote": 8, "timeout": 2}),
+         (prefills({"remote": 10, "local": 5, "timeout": 1}), prefills({"unreached": 0})), labels=REVISION),
     Case("PagefleetOperatorLagging", {'pagefleet_operator_loop_lag_seconds{namespace="s",pod="o1"}': "2+0x60"},
          ({'pagefleet_operator_loop_lag_seconds{namespace="s",pod="o1"}': "0.1+0x60"},),
          labels={"namespace": "s", "pod": "o1"}),

@@ -17,6 +17,7 @@ from support.golden_manifests import SPECS, child_of, spec_of, violations
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
+from pagefleet_operator.domain.manifests.prefill import prefill_deployment
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,6 +165,23 @@ def test_a_groups_pods_reach_each_other_and_nobody_else_reaches_them() -> None:
     assert policy["ingress"] == [{"from": [{"podSelector": {"matchExpressions": expected}}]}]
     assert policy["egress"][0] == {"to": policy["ingress"][0]["from"]}
     assert policy["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_prefill_pods_and_decode_pods_reach_each_other_and_only_decode_pods_ask_them() -> None:
+    """On every port, because the transfer of KV pages chooses its own. Others reach the page of metrics' port."""
+    child = child_of(spec_of("disaggregated"))
+    made = deployment(child, 1), prefill_deployment(child, 1)
+    decode, prefill = (one["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] for one in made)
+    policies = {document["metadata"]["name"]: document["spec"] for document in kustomized("engines")}
+    for own, other in ((prefill, decode), (decode, prefill)):
+        policy = policies["pagefleet-engine-prefill" if own is prefill else "pagefleet-engine-decode"]
+        peer = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": other}}}
+        assert _names(policy["podSelector"]) == [own]
+        assert policy["ingress"][0] == {"from": [peer]} and policy["egress"][0] == {"to": [peer]}
+    (scraping,) = policies["pagefleet-engine-prefill"]["ingress"][1:]
+    callers = {name for entry in scraping["from"] for name in _names(entry["podSelector"])}
+    assert (callers, scraping["ports"]) == ({"pagefleet-gateway", "prometheus"}, [{"port": "http"}])
+    assert policies["pagefleet-engine-decode"]["ingress"][1:] == policies["pagefleet-engine-decode"]["egress"][1:] == []
 
 
 def _names(selector: Document) -> list[str]:

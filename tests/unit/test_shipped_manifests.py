@@ -14,6 +14,7 @@ import yaml
 from support.golden_manifests import child_of, spec_of
 
 from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.manifests.prefill import prefill_deployment
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema.spec import SPEC
@@ -35,7 +36,7 @@ SERVICES = [
 
 def test_the_scenarios_are_there() -> None:
     named = {path.name for path in SHIPPED if path.parent.name == "examples"}
-    assert len(named) == 7
+    assert len(named) == 8
     text = (CHECKOUT / "examples/README.md").read_text()
     assert all(f"({name})" in text for name in named)
 
@@ -146,7 +147,7 @@ def test_every_component_builds_on_the_base(component: Path, tmp_path: Path) -> 
 
 def test_the_monitoring_component_brings_everything(tmp_path: Path) -> None:
     kinds = [one["kind"] for one in with_component(MANIFESTS / "components/monitoring", tmp_path)]
-    assert [kinds.count(kind) for kind in ("PodMonitor", "PrometheusRule", "ConfigMap")] == [4, 1, 4]
+    assert [kinds.count(kind) for kind in ("PodMonitor", "PrometheusRule", "ConfigMap")] == [5, 1, 4]
 
 
 @pytest.mark.parametrize("name", ["minimal", "full", "gpu"])
@@ -165,6 +166,7 @@ def test_what_is_not_restricted_is_told() -> None:
 def test_monitors_and_scrape_jobs_find_the_same_pods() -> None:
     """By name, port and labels; ports are those that the pods name."""
     documents = [*built(MANIFESTS / "base"), *built(MANIFESTS / "batches"), deployment(child_of(spec_of("minimal")), 1)]
+    documents.append(prefill_deployment(child_of(spec_of("disaggregated")), 1))
     named = {
         template["metadata"]["labels"]["app.kubernetes.io/name"]: {
             port["name"] for container in template["spec"]["containers"] for port in container["ports"]

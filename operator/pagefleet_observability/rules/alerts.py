@@ -49,6 +49,12 @@ def _replicas(state: str, window: str = "") -> str:
     return f"max by ({BY}) ({f'min_over_time({series}[{window}])' if window else series})"
 
 
+def _prefills(matcher: str = "") -> str:
+    return f"sum by ({BY}) (rate(pagefleet_gateway_prefills_total{matcher}[5m]))"
+
+
+PREFILLS, PREFILLS_FAILED = _prefills(), _prefills('{outcome=~"unreached|timeout|failed|avoided"}')
+
 REVISIONS = Group(
     "pagefleet-revisions",
     (
@@ -67,6 +73,15 @@ REVISIONS = Group(
             "2m",
             f"{REVISION} fails {SHARE} of its requests",
             "More than 5 % of the requests that were routed to this revision were answered 5xx for two minutes.",
+        ),
+        Alert(
+            "PagefleetPrefillsFail",
+            TICKET,
+            f"{PREFILLS_FAILED} / {PREFILLS} > 0.1 and {PREFILLS} > {MIN_RATE}",
+            "10m",
+            f"{REVISION}: {SHARE} of long prompts are not computed by its prefill pods",
+            "Prefill pods are not reached, take too long or fail: the decode pods compute these prompts themselves, and other streams"
+            " wait for that.",
         ),
         Alert(
             "PagefleetTTFTBurnFast",
