@@ -195,7 +195,7 @@ def test_values_arrive_at_their_part_and_every_pod_stays_restricted() -> None:
         "PAGEFLEET_GATEWAY_WORKERS"
     ] == "3"
     monitors = [one for one in documents if one["kind"] in ("PodMonitor", "PrometheusRule")]
-    assert len(monitors) == 5
+    assert len(monitors) == 6
     assert {one["metadata"]["labels"]["release"] for one in monitors} == {"mine"}
 
 
