@@ -1,7 +1,8 @@
 """The two legs of a request as bodies: what the prefill pod is asked, and what the decode engine is asked. Pure.
 
 The names are vLLM's. The prefill leg asks for one token, whose KV pages stay for the decode leg. Its answer holds the parameters
-by which the decode engine fetches these pages, and the sidecar passes them on as they are.
+by which the decode engine fetches these pages, and the sidecar passes them on as they are. Source of the bodies: the proxy that vLLM tests
+its NixlConnector with.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ REMOTE_DECODE: Mapping[str, Any] = {
     "remote_port": None,
 }
 # What one token needs no more, or would be refused beside it.
-DROPPED = ("stream_options", "min_tokens")
+DROPPED = ("stream_options", "min_tokens", "min_completion_tokens")
 ALONE = ("prompt_logprobs", "echo", "use_beam_search")  # with one of them a decode pod computes the prompt itself
 
 

@@ -170,7 +170,7 @@ def test_a_url_in_a_request_is_refused_and_never_fetched(part: dict[str, object]
 
 
 def test_sockets_are_opened_where_ports_are_declared() -> None:
-    """Who listens on TCP: the four servers, whose ports the manifests name (test_security_manifests), the first node of a
+    """Who listens on TCP: the four servers, whose ports the manifests name (test_security_manifests), the routing sidecar, the first node of a
     group, whose port only its group may reach, and no other."""
     listening = {"create_server", "start_server", "TCPSite", "SockSite", "add_insecure_port", "add_secure_port"}
     openers = {
@@ -184,6 +184,7 @@ def test_sockets_are_opened_where_ports_are_declared() -> None:
         "engine/pagefleet_engine/runner/device/ranks/nodes.py",
         "gateway/pagefleet_gateway/fronts/ext_proc_server.py",
         "gateway/pagefleet_batches/main.py",
+        "operator/pagefleet_sidecar/main.py",
         "gateway/pagefleet_gateway/app.py",
         "gateway/pagefleet_gateway/settings.py",
         "operator/pagefleet_operator/web/server.py",
