@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from pagefleet_contract.disaggregation import OUTCOMES, prefill_address, prefill_header
 from pagefleet_gateway.cluster.engines import Engine
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.access_log import LogLine, complete, parse
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
@@ -58,7 +60,7 @@ def test_both_legs_of_every_request_are_of_one_revision(
     state.put_service(
         Service("team", "chat", "smol", tuple(weights), canary="b", mirror=(mirrored, 50.0 if mirrored else 0.0))
     )
-    ledger.backlogs.retain(pods)
+    finish(ledger.backlogs.retain(state.known))
     open_: list[tuple[str, str, str]] = []
 
     def end(request: str, upstream: str, outcome: str, now: float) -> None:

@@ -14,7 +14,8 @@ from pagefleet_contract.headers import PREFILL_HEADER
 from pagefleet_contract.names import ENGINE_ANNOTATION
 from pagefleet_gateway.cluster.engines import Engine
 from pagefleet_gateway.cluster.objects import pod_from
-from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.cluster.service import Service
+from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.envoy.endpoints import Endpoints
 from pagefleet_gateway.fronts.authz import http_response
 from pagefleet_gateway.fronts.ext_proc_messages import pick_response
