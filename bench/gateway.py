@@ -3,7 +3,7 @@
     python bench/gateway.py --make-peers          # once: nginx (unpacked, not installed), vllm-router, sglang-router
     python bench/gateway.py [PART ...] [--quick] [--check] [--json bench/results/gateway.json]
 
-Parts: latency, saturation, streams, picking, picks, split, stalls, many-pods, idle, churn, churn-streams, kills, rollback (needs root: a real control plane). All of them take
+Parts: latency, latency-1000, saturation, streams, picking, picks, split, stalls, many-pods, idle, churn, churn-streams, kills, rollback (needs root: a real control plane). All of them take
 about ten minutes, a minute and a half with `--quick`. `--check` exits 1 when a target is missed. Load generator, stub
 engines and what is measured share the machine: figures from a machine that does anything else are worth nothing, and the
 program says how busy it was.
@@ -31,7 +31,7 @@ from bench.gatewaybench.split import split
 from bench.gatewaybench.stalls import stalls
 from bench.gatewaybench.streams import streams
 from bench.gatewaybench.systems import make_peers
-from bench.gatewaybench.traffic import latency, saturation
+from bench.gatewaybench.traffic import latency, latency_at_1000, saturation
 from bench.harness.parts import Verdict, measure, options
 
 
@@ -51,6 +51,7 @@ def picking(quick: bool) -> dict[str, object]:
 
 PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
     "latency": latency,
+    "latency-1000": latency_at_1000,
     "saturation": saturation,
     "streams": streams,
     "picking": picking,
@@ -83,6 +84,9 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
         rows.append(("added latency p50, ms, at 500 requests/s", ours["added"]["p50"], "<=", 2.0))
         rows.append(("added latency p95, ms, at 500 requests/s", ours["added"]["p95"], "<=", 5.0))
         rows.append(("failed or unanswered", ours["failed"] + ours["unanswered"], "<=", 0))
+    if ours := results.get("latency-1000", {}).get("pagefleet"):
+        rows.append(("added latency p95, ms, at 1,000 requests/s", ours["added"]["p95"], "<=", 3.0))
+        rows.append(("failed or unanswered, at 1,000 requests/s", ours["failed"] + ours["unanswered"], "<=", 0))
     if ours := results.get("saturation", {}).get("pagefleet"):
         rows.append(("saturation, requests/s", ours["perSecond"], ">=", 1500.0))
     for count in STREAMS:

@@ -98,7 +98,7 @@ class Client(asyncio.Protocol):
         elif status == 200:
             self._load.results.answered += self._load.counts(self._due)
         else:
-            self._load.results.fail(str(status))
+            self._load.results.fail(f"{status} {_code(self._end)}".rstrip())
         reusable = self._parser.should_keep_alive()
         # The parser continues with the next answer by itself.
         self._load.over(self, reusable)
@@ -177,6 +177,14 @@ class Load:
     def _unconnected(self) -> None:
         self.results.fail("no connection")
         self._open -= 1
+
+
+def _code(body: bytes) -> str:
+    """Return the code of an error in OpenAI's shape, "" for another answer."""
+    try:
+        return str(json.loads(body)["error"]["code"])
+    except (ValueError, LookupError, TypeError):
+        return ""
 
 
 def requests(plan: Plan) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ def show(part: str, figures: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and "added" in value:
             added = ", ".join(f"{share} {value['added'][share]:+.2f}" for share in ("p50", "p95", "p99"))
             own = ", ".join(f"{share} {value['ms'][share]:.2f}" for share in ("p50", "p95", "p99"))
-            print(f"  {name:<19} {own} ms; added {added} ms; {value['cores']} cores, {value['failed']} failed")
+            failed = f"{value['failed']} failed" + (f": {value['statuses']}" if value.get("statuses") else "")
+            print(f"  {name:<19} {own} ms; added {added} ms; {value['cores']} cores, {failed}")
         else:
             print(f"  {name:<19} {value}")

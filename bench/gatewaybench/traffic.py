@@ -79,9 +79,18 @@ def through(system: System, **plan: object) -> Figures:
 
 def latency(quick: bool) -> Figures:
     """Measure the seconds that a system adds to the first byte at 500 requests/s: long shared prompts, one token."""
+    return _latency(RATE, SYSTEMS, quick)
+
+
+def latency_at_1000(quick: bool) -> Figures:
+    """Measure the same at 1,000 requests/s, which the picker's one thread has to carry, of the gateway and of Envoy alone."""
+    return _latency(2 * RATE, [one for one in SYSTEMS if one.name in ("direct", "pagefleet", "envoy")], quick)
+
+
+def _latency(rate: float, systems: Sequence[System], quick: bool) -> Figures:
     with engines():
-        results = {one.name: through(one, rate=RATE, seconds=4.0 if quick else 12.0) for one in SYSTEMS}
-    return {"rate": RATE, **added(results, "ttft")}
+        results = {one.name: through(one, rate=rate, seconds=4.0 if quick else 12.0) for one in systems}
+    return {"rate": rate, **added(results, "ttft")}
 
 
 def saturation(quick: bool) -> Figures:
@@ -107,6 +116,7 @@ def added(results: Mapping[str, Figures], what: str) -> Figures:
             raise TypeError("the load generator's answer has no quantiles")
         milliseconds = {share: round(own[share] * 1e3, 3) for share in ("p50", "p95", "p99")}
         above = {share: round((own[share] - base[share]) * 1e3, 3) for share in ("p50", "p95", "p99")}
-        others = {key: figures[key] for key in ("answered", "failed", "unanswered", "cores", "late")}
+        keys = ("answered", "failed", "statuses", "unanswered", "cores", "late")
+        others = {key: figures[key] for key in keys if key in figures}
         shown[name] = {"ms": milliseconds, "added": above, **others}
     return shown

@@ -54,6 +54,8 @@ from pagefleet_gateway.web import application
 
 log = logging.getLogger(__name__)
 
+# Each request that waits for its pick has a connection. So many may wait to be accepted as the kernel allows (net.core.somaxconn: 4,096).
+PICKER_BACKLOG = 65_535
 MAX_REFUSALS = 10_000  # refused requests whose log line has not come, and log lines whose request has not come
 
 
@@ -250,7 +252,9 @@ class Gateway:
         """Answer Envoy's requests for decisions on the private Unix socket."""
         guard = HangGuard()
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: AuthzConnection(self._decide, self._rng, guard), str(self.proxy.paths.picker), backlog=1024
+            lambda: AuthzConnection(self._decide, self._rng, guard),
+            str(self.proxy.paths.picker),
+            backlog=PICKER_BACKLOG,
         )
         guard.listen(server.sockets[0].fileno())
         self._run("hang guard", guard.follow())
