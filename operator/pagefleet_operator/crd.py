@@ -72,7 +72,7 @@ STATUS = record(
         "rollout": _object("Phase, step, since when, and the latest verdict with its numbers."),
         "revisions": array("Revisions in use and the latest others, with their spec.", _object("A revision."), 64),
         "rejected": array("Revisions that were rolled back, and on what evidence.", _object("A rejection."), 64),
-        "conditions": keyed("For people and kubectl wait.", "type", CONDITION, 16),
+        "conditions": keyed("For people and kubectl wait.", "type", CONDITION, 32),
         "decisions": array("The latest decisions with their numbers.", _object("A decision."), 64),
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
         "scaling": array("What the autoscaler remembers between two decisions.", _object("A revision's."), 64),

@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support.virtual.cluster import Cluster
 
 from pagefleet_operator import crd
+from pagefleet_operator.domain import model_fetch
+from pagefleet_operator.domain.capacity_plan import report as capacity_plan
+from pagefleet_operator.domain.cost import report as cost
+from pagefleet_operator.domain.slo import report as slo
+from pagefleet_operator.domain.status.budget import TRIMMED
+from pagefleet_operator.domain.traffic.routing import KINDS
 
 
 def test_the_crd_is_made_from_the_schema() -> None:
@@ -33,6 +40,24 @@ def test_the_crd_is_structural() -> None:
     version = yaml.safe_load(crd.rendered())["spec"]["versions"][0]
     for part in ("spec", "status"):
         walk(version["schema"]["openAPIV3Schema"]["properties"][part], part)
+
+
+def test_the_crd_has_room_for_every_condition_at_once() -> None:
+    """An API server refuses a whole status with one entry too many, and the service would stand still."""
+    always = {condition.type for condition in Cluster(1).tick().conditions}
+    at_times = {
+        slo.CONDITION,
+        cost.CONDITION,
+        capacity_plan.CONDITION,
+        model_fetch.TYPE,
+        TRIMMED,
+        "DefaultsCurrent",
+        *KINDS,
+    }
+    assert len(always | at_times) >= 18
+    version = crd.definition()["spec"]["versions"][0]
+    listed = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["conditions"]
+    assert listed["maxItems"] > len(always | at_times)
 
 
 def test_bounds_of_numbers_fit_what_an_api_server_compares_by() -> None:
