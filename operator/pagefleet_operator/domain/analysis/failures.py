@@ -37,7 +37,7 @@ from pagefleet_operator.domain.status.failure_record import FailureRecord, Failu
 from pagefleet_operator.domain.status.observation import Slice
 
 PERIOD_SECONDS = 10.0  # the stable's failures excuse the canary's within such a period
-ABSOLUTE_LEVEL, ONSET = 0.02, 1 / 40
+ABSOLUTE_LEVEL, ONSET = 0.05, 1 / 40
 ABSOLUTE_ODDS, ABSOLUTE_SHARES, ABSOLUTE_PRIOR = (4.0, 12.0, 40.0), (0.6, 0.25, 0.15), OnsetPrior(0.0, ONSET)
 RELATIVE_ODDS, RELATIVE_SHARES, RELATIVE_PRIOR = (3.0, 10.0, 50.0), (0.2, 0.3, 0.5), OnsetPrior(300.0)
 MAX_SLICE_LOG = 1.75
