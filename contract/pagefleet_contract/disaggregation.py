@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pagefleet_contract.names import ENGINE_PORT
 
 SPLIT_PATHS = ("/v1/chat/completions", "/v1/completions")  # the requests that may have a prefill leg
-SIDECAR = "routing-sidecar"  # the container in a decode pod
+SIDECAR, SIDECAR_COMMAND = "routing-sidecar", "pagefleet-sidecar"  # the container in a decode pod, and its program
+SIDECAR_LIVE_PATH = "/routing-sidecar/healthz"
 DEFAULT_MIN_PROMPT_TOKENS = 512  # uncached tokens from which on a prompt is computed by a prefill pod
 DEFAULT_PREFILL_TIMEOUT = "30s"
 MAX_PREFILL_REPLICAS = 256

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from pagefleet_contract.disaggregation import DEFAULT_PREFILL_TIMEOUT
+from pagefleet_contract.disaggregation import DEFAULT_PREFILL_TIMEOUT, SIDECAR_COMMAND
 from pagefleet_contract.names import DECODE_ENGINE_PORT, ENGINE_PORT
 from pagefleet_contract.quantity import seconds
 from pagefleet_sidecar.proxy import Proxy, Settings
@@ -23,7 +23,7 @@ log = logging.getLogger("pagefleet-sidecar")
 
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
-        prog="pagefleet-sidecar", description="Have prompts computed by prefill pods", allow_abbrev=False
+        prog=SIDECAR_COMMAND, description="Have prompts computed by prefill pods", allow_abbrev=False
     )
     root.add_argument("--revision", required=True, help="of this pod; prefill pods of other revisions are not asked")
     root.add_argument("--port", type=int, default=ENGINE_PORT, help="where requests come in")

@@ -23,6 +23,7 @@ from pagefleet_contract.disaggregation import (
     LOCAL,
     REFUSED,
     REMOTE,
+    SIDECAR_LIVE_PATH,
     TIMEOUT,
     UNREACHED,
     prefill_address,
@@ -41,7 +42,6 @@ CONNECT_SECONDS = 2.0  # to a pod of the same cluster
 AVOID_SECONDS = 5.0  # for which a prefill pod is not asked again after it was not reached
 MAX_AVOIDED = 1024
 KEEPALIVE_SECONDS = 2.0  # below uvicorn's 5 s, so that no request goes into a connection that the engine closes
-LIVE_PATH = "/routing-sidecar/healthz"
 # RFC 9110, section 7.6.1; and what is the sidecar's own business.
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host",
@@ -91,7 +91,7 @@ class Proxy:
 
     def application(self) -> web.Application:
         server = web.Application(client_max_size=MAX_BODY_BYTES)
-        server.router.add_get(LIVE_PATH, self._live)
+        server.router.add_get(SIDECAR_LIVE_PATH, self._live)
         server.router.add_get(METRICS_PATH, self._metrics)
         server.router.add_route("*", "/{path:.*}", self._handle)
         return server

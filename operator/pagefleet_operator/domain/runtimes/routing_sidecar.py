@@ -10,12 +10,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_contract.disaggregation import SIDECAR
+from pagefleet_contract.disaggregation import SIDECAR, SIDECAR_COMMAND, SIDECAR_LIVE_PATH
 from pagefleet_contract.names import DECODE_ENGINE_PORT, ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, plain
 
-COMMAND, LIVE_PATH = "pagefleet-sidecar", "/routing-sidecar/healthz"
 RESOURCES: Mapping[str, Any] = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
@@ -51,7 +50,7 @@ def _container(child: Child, release: str) -> dict[str, Any]:
         "name": SIDECAR,
         "image": child.image or f"docker.io/pagefleet/operator:{release}",
         "imagePullPolicy": "IfNotPresent",
-        "command": [COMMAND],
+        "command": [SIDECAR_COMMAND],
         "args": [f"--revision={child.revision}", *([f"--prefill-timeout={timeout}"] if timeout else [])],
         "env": [plain("HOME", TEMPORARY)],
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
@@ -70,7 +69,7 @@ def _container(child: Child, release: str) -> dict[str, Any]:
 
 def _probe(*, period: int, failures: int) -> dict[str, Any]:
     return {
-        "httpGet": {"path": LIVE_PATH, "port": "http", "scheme": "HTTP"},
+        "httpGet": {"path": SIDECAR_LIVE_PATH, "port": "http", "scheme": "HTTP"},
         "periodSeconds": period,
         "timeoutSeconds": 5,
         "failureThreshold": failures,
