@@ -126,7 +126,9 @@ def test_both_kinds_of_pods_run_one_engine_from_one_template() -> None:
     assert engine["image"] == decode["image"] and sidecar["name"] == SIDECAR
     differ = {name for name in engine if engine[name] != decode[name]}
     assert differ == {"args", "ports", "startupProbe", "readinessProbe", "livenessProbe"}
-    assert [one for one in engine["args"] if one not in decode["args"]] == ["--port=8000"]
+    own = [one for one in engine["args"] if one not in decode["args"]]
+    assert own[0] == "--port=8000" and '"kv_role":"kv_producer"' in own[1] and len(own) == 2
+    assert '"kv_role":"kv_consumer"' in str(decode["args"])
     described = prefill_deployment(child, 1, templates(old))["spec"]["template"]["metadata"]["annotations"]
     assert replace(engine_from(described[ENGINE_ANNOTATION]), prefill_from=0) == engine_from(
         old["spec"]["template"]["metadata"]["annotations"][ENGINE_ANNOTATION]

@@ -18,6 +18,7 @@ from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.retained import Templates, with_templates
+from pagefleet_operator.domain.runtimes import kv_transfer
 from pagefleet_operator.domain.runtimes.routing_sidecar import without_sidecar
 from pagefleet_operator.domain.status.status import RevisionRecord
 
@@ -44,6 +45,7 @@ def prefill_deployment(child: Child, replicas: int, templates: Templates | None 
         "annotations": {**described, ENGINE_ANNOTATION: engine},
     }
     pod = template["spec"] = without_sidecar(template["spec"])
+    pod["containers"][0]["args"] = kv_transfer.of_prefill(pod["containers"][0]["args"])
     for constraint in pod.get("topologySpreadConstraints", ()):
         constraint["labelSelector"] = {"matchLabels": child.prefill_selector}
     return made
