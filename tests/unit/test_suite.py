@@ -19,7 +19,7 @@ from support.private import command
 ROOT = Path(__file__).resolve().parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 # They need a machine that few have, or an environment of their own for each client.
-NIGHT = {"gpu", "vllm", "clients", "plugin"}
+NIGHT = {"gpu", "nixl", "vllm", "clients", "plugin"}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 vLLM's form. Pure.
 
 Prefill and decode pods differ in the role that the flag names. A decode engine that cannot fetch the pages computes the prompt itself.
-Source: vLLM, NixlConnector usage guide.
+Source: vLLM 0.32, NixlConnector.
 """
 
 from __future__ import annotations
