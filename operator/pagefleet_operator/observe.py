@@ -32,7 +32,8 @@ from pagefleet_operator.domain.status.observation import (
     Slice,
     SpareReading,
 )
-from pagefleet_operator.domain.status.status import Phase, SLORecord, Status
+from pagefleet_operator.domain.status.records.slo import SLORecord
+from pagefleet_operator.domain.status.status import Phase, Status
 from pagefleet_operator.kube import gateway_api, group_members, leader_worker_sets, paths, readings
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import GatewayApis, RouteObjects

@@ -9,18 +9,15 @@ from typing import Any
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.status.records.capacity_plan import AssumptionRecord, CapacityPlanRecord, Finding
+from pagefleet_operator.domain.status.records.slo import ObjectiveRecord, SLORecord
 from pagefleet_operator.domain.status.status import (
-    AssumptionRecord,
-    CapacityPlanRecord,
     Condition,
     DecisionRecord,
-    Finding,
-    ObjectiveRecord,
     Phase,
     RevisionRecord,
     RolloutRecord,
     SignalRecord,
-    SLORecord,
     Status,
     VerdictRecord,
     Weight,

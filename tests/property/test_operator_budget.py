@@ -24,20 +24,18 @@ from pagefleet_operator.domain.spec.parse import parse as parse_spec
 from pagefleet_operator.domain.status import budget, codec
 from pagefleet_operator.domain.status.budget import MAX_BYTES, TRIMMED
 from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.records.slo import DayRecord, ObjectiveRecord, SLORecord
 from pagefleet_operator.domain.status.stage import MAX_REJECTIONS
 from pagefleet_operator.domain.status.status import (
     AlertRecord,
     BaselineRecord,
     Condition,
-    DayRecord,
     DecisionRecord,
-    ObjectiveRecord,
     Phase,
     PreviousRecord,
     Rejection,
     RevisionRecord,
     RolloutRecord,
-    SLORecord,
     Status,
     VerdictRecord,
     Weight,

@@ -18,8 +18,8 @@ from pagefleet_operator.domain.capacity_plan.estimates import Estimate
 from pagefleet_operator.domain.capacity_plan.record import LOOK_SECONDS, Subject, finding, record
 from pagefleet_operator.domain.spec.capacity_plan import Assumption, CapacityPlan
 from pagefleet_operator.domain.status.observation import RevisionReading
+from pagefleet_operator.domain.status.records.capacity_plan import CapacityPlanRecord, Finding
 from pagefleet_operator.domain.status.sample import Sample
-from pagefleet_operator.domain.status.status import CapacityPlanRecord, Finding
 
 BEGIN = 1_700_000_010.0
 EXAMPLES = int(os.environ.get("PAGEFLEET_SEEDS", "40"))

@@ -13,8 +13,10 @@ from pagefleet_operator.domain.slo import report as slo_report
 from pagefleet_operator.domain.status.codec import time_to_the_second
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, NewCondition, Problem, with_transition_time
 from pagefleet_operator.domain.status.observation import PodFault
+from pagefleet_operator.domain.status.records.slo import SLORecord
+from pagefleet_operator.domain.status.records.spending import SpendingRecord
 from pagefleet_operator.domain.status.stage import Stage, watched_seconds
-from pagefleet_operator.domain.status.status import Condition, Phase, Rejection, SLORecord, SpendingRecord
+from pagefleet_operator.domain.status.status import Condition, Phase, Rejection
 from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
 

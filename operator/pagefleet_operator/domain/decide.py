@@ -38,16 +38,10 @@ from pagefleet_operator.domain.status.budget import fit
 from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.plan import Event, Plan
+from pagefleet_operator.domain.status.records.slo import SLORecord
+from pagefleet_operator.domain.status.records.spending import Spending, SpendingRecord
 from pagefleet_operator.domain.status.stage import Stage
-from pagefleet_operator.domain.status.status import (
-    Condition,
-    Phase,
-    RevisionRecord,
-    ScalingRecord,
-    SLORecord,
-    Spending,
-    SpendingRecord,
-)
+from pagefleet_operator.domain.status.status import Condition, Phase, RevisionRecord, ScalingRecord
 from pagefleet_operator.domain.status.turn import Journal, SpecTurn, Turn
 from pagefleet_operator.domain.traffic import routing
 

@@ -28,8 +28,8 @@ from pagefleet_operator.domain.scaling.load_sums import LoadSums
 from pagefleet_operator.domain.slo.attainment import Attainment
 from pagefleet_operator.domain.status.gateway_slices import MAX_TEXT, bucket_count, finite, optional, slices
 from pagefleet_operator.domain.status.observation import START, Slice
+from pagefleet_operator.domain.status.records.slo import SLORecord
 from pagefleet_operator.domain.status.sample import ServiceLoad, SLOReading
-from pagefleet_operator.domain.status.status import SLORecord
 from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics import long_json
 from pagefleet_operator.metrics.accounts import Account, taking_turns, unlimited

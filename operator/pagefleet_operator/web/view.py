@@ -17,15 +17,10 @@ from pagefleet_operator.domain.spec.schema.guard_signals import title
 from pagefleet_operator.domain.spec.schema.slo import owner
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS
 from pagefleet_operator.domain.status import codec
-from pagefleet_operator.domain.status.status import (
-    CapacityPlanRecord,
-    ObjectiveRecord,
-    Phase,
-    RolloutRecord,
-    SignalRecord,
-    SpendingRecord,
-    Status,
-)
+from pagefleet_operator.domain.status.records.capacity_plan import CapacityPlanRecord
+from pagefleet_operator.domain.status.records.slo import ObjectiveRecord
+from pagefleet_operator.domain.status.records.spending import SpendingRecord
+from pagefleet_operator.domain.status.status import Phase, RolloutRecord, SignalRecord, Status
 from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
 
 STALE_SECONDS = 60.0

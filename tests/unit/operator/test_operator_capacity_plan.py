@@ -23,17 +23,9 @@ from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
 from pagefleet_operator.domain.status.plan import Event
+from pagefleet_operator.domain.status.records.capacity_plan import AssumptionRecord, CapacityPlanRecord, Finding
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
-from pagefleet_operator.domain.status.status import (
-    AssumptionRecord,
-    CapacityPlanRecord,
-    Finding,
-    Phase,
-    RevisionRecord,
-    RolloutRecord,
-    Status,
-    Weight,
-)
+from pagefleet_operator.domain.status.status import Phase, RevisionRecord, RolloutRecord, Status, Weight
 
 NOW = 1_700_000_010.0
 HALF_HOUR = 1800.0

@@ -19,7 +19,7 @@ from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.schema.slo import SLO
 from pagefleet_operator.domain.status.gateway_slices import slices
 from pagefleet_operator.domain.status.observation import Observation, Slice
-from pagefleet_operator.domain.status.status import DayRecord, ObjectiveRecord, SLORecord
+from pagefleet_operator.domain.status.records.slo import DayRecord, ObjectiveRecord, SLORecord
 from pagefleet_operator.domain.status.turn import Journal
 
 CHAT = {"name": "chat", "signal": "ttft", "seconds": 2, "quantile": 0.95}

@@ -27,8 +27,9 @@ from pagefleet_operator.domain.status.observation import (
     SpareReading,
 )
 from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.records.spending import Spending, SpendingRecord
 from pagefleet_operator.domain.status.sample import ServiceLoad
-from pagefleet_operator.domain.status.status import Spending, SpendingRecord, Status
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.web.own_metrics import Metrics
 
 HOUR, DAY = 3600.0, 86400.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pagefleet_operator.domain.capacity_plan.record import Subject, record
 from pagefleet_operator.domain.scaling.load import remember, sample
 from pagefleet_operator.domain.spec.capacity_plan import Assumption, CapacityPlan
+from pagefleet_operator.domain.status.records.capacity_plan import CapacityPlanRecord, Finding
 from pagefleet_operator.domain.status.sample import Sample
-from pagefleet_operator.domain.status.status import CapacityPlanRecord, Finding
 from pagefleet_simulator.fleet import profile as profiles
 from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.view import Bounds, Decision, View

@@ -15,8 +15,9 @@ from pagefleet_operator.domain.capacity_plan.record import Subject, record
 from pagefleet_operator.domain.runtimes.catalog import page_tokens_of
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.condition import NewCondition
+from pagefleet_operator.domain.status.records.capacity_plan import CapacityPlanRecord
 from pagefleet_operator.domain.status.stage import Stage
-from pagefleet_operator.domain.status.status import CapacityPlanRecord, Phase, RevisionRecord, Status
+from pagefleet_operator.domain.status.status import Phase, RevisionRecord, Status
 from pagefleet_operator.domain.status.turn import SpecTurn
 
 TESTS = (StepKind.MIRROR, StepKind.LOAD_TEST)

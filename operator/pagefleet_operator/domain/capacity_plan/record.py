@@ -18,8 +18,8 @@ from pagefleet_operator.domain.scaling.inflow import STALE_LOAD
 from pagefleet_operator.domain.scaling.load import sample
 from pagefleet_operator.domain.spec.capacity_plan import Assumption, CapacityPlan
 from pagefleet_operator.domain.status.observation import RevisionReading
+from pagefleet_operator.domain.status.records.capacity_plan import AssumptionRecord, CapacityPlanRecord, Finding
 from pagefleet_operator.domain.status.sample import ServiceLoad
-from pagefleet_operator.domain.status.status import AssumptionRecord, CapacityPlanRecord, Finding
 
 LOOK_SECONDS = 300.0
 CLEARED = 0.8

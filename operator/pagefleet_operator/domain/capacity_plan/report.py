@@ -8,7 +8,8 @@ from pagefleet_operator.domain.capacity_plan.consequence import Consequence, con
 from pagefleet_operator.domain.spec.capacity_plan import WORSE_WHEN_LESS, Assumption, CapacityPlan
 from pagefleet_operator.domain.status.codec import time_to_the_second
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, NewCondition
-from pagefleet_operator.domain.status.status import AssumptionRecord, CapacityPlanRecord, Condition, Finding
+from pagefleet_operator.domain.status.records.capacity_plan import AssumptionRecord, CapacityPlanRecord, Finding
+from pagefleet_operator.domain.status.status import Condition
 from pagefleet_operator.domain.status.turn import Journal
 
 CONDITION = "CapacityAsPlanned"

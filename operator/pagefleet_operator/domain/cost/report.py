@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagefleet_operator.domain.cost.spending import RANK
 from pagefleet_operator.domain.status.codec import time_to_the_second
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, NewCondition
-from pagefleet_operator.domain.status.status import Spending, SpendingRecord
+from pagefleet_operator.domain.status.records.spending import Spending, SpendingRecord
 from pagefleet_operator.domain.status.turn import Journal
 
 CONDITION = "WithinBudget"

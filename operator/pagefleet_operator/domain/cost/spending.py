@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.spec.schema.cost import Budget
 from pagefleet_operator.domain.status.observation import RevisionReading
-from pagefleet_operator.domain.status.status import Spending, SpendingDay, SpendingRecord
+from pagefleet_operator.domain.status.records.spending import Spending, SpendingDay, SpendingRecord
 
 RECORD_SECONDS = 900.0  # the record is written at least this often, and when what it says changes
 DAY_SECONDS, HOUR_SECONDS = 86400.0, 3600.0

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from pagefleet_operator.domain.slo.days import DAY_SECONDS, day_number
 from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.records.slo import SLORecord
 from pagefleet_operator.domain.status.sample import NOTHING, Counts, ObjectiveCounts, SLOReading
-from pagefleet_operator.domain.status.status import SLORecord
 
 MAX_DAYS = 91  # of the longest window, and of the day on which it begins
 RECENT_SECONDS, MINUTE = 3600.0, 60.0

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pagefleet_contract.slo import Objective
 from pagefleet_operator.domain.slo.days import DAY_SECONDS, day_number, day_text
 from pagefleet_operator.domain.spec.schema.slo import SLO
+from pagefleet_operator.domain.status.records.slo import DayRecord, ObjectiveRecord, SLORecord
 from pagefleet_operator.domain.status.sample import Counts, ObjectiveCounts, SLOReading
-from pagefleet_operator.domain.status.status import DayRecord, ObjectiveRecord, SLORecord
 
 RECORD_SECONDS = 60.0  # the record is written at most this often
 MIN_MISSED = 10

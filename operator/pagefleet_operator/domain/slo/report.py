@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagefleet_operator.domain.slo.days import DAY_SECONDS
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, NewCondition
-from pagefleet_operator.domain.status.status import ObjectiveRecord, SLORecord
+from pagefleet_operator.domain.status.records.slo import ObjectiveRecord, SLORecord
 from pagefleet_operator.domain.status.turn import Journal
 
 CONDITION = "SLOMet"

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pagefleet_operator.domain.status.failure_record import FailureRecord
+from pagefleet_operator.domain.status.records.capacity_plan import CapacityPlanRecord
+from pagefleet_operator.domain.status.records.slo import SLORecord
+from pagefleet_operator.domain.status.records.spending import SpendingRecord
 
 
 class Phase(StrEnum):
@@ -258,130 +261,6 @@ class AlertRecord:
     received: float
     labels: Mapping[str, str] = field(default_factory=dict)
     resolved: bool = False
-
-
-@dataclass(frozen=True)
-class DayRecord:
-    """The requests of one day (UTC, "2026-11-24") that counted in an objective, and those of them that missed it."""
-
-    day: str
-    requests: int
-    missed: int
-
-
-@dataclass(frozen=True)
-class ObjectiveRecord:
-    """An objective of `spec.slo` and its error budget in the window.
-
-    `left` is the share of the budget that is left, negative when more requests missed than may, None without requests.
-    `burn` is the missed share of the last hour divided by the allowed share. `runs_out` is the time at which the budget is
-    gone at the last hour's pace, None when it lasts or is gone already.
-    """
-
-    name: str
-    key: str
-    promise: str
-    requests: int = 0
-    missed: int = 0
-    left: float | None = None
-    burn: float | None = None
-    runs_out: float | None = None
-    days: tuple[DayRecord, ...] = ()
-
-
-@dataclass(frozen=True)
-class SLORecord:
-    """The error budgets of the service over `window` seconds, as of `written`. `until` is the start of the newest slice in them.
-
-    `left` is the smallest share that is left, for the column of `kubectl get`. `at_risk` are the objectives that are about to break;
-    for them the gateways refuse the classes `shed` and give no answer more than `max_output_tokens` new tokens (0: no cap).
-    """
-
-    until: float
-    written: float = 0.0
-    window: float = 0.0
-    left: str = ""
-    objectives: tuple[ObjectiveRecord, ...] = ()
-    at_risk: tuple[str, ...] = ()
-    shed: tuple[str, ...] = ()
-    max_output_tokens: int = 0
-
-
-class Spending(StrEnum):
-    """How a service stands to its budget, from the best to the worst; the reasons of the condition WithinBudget."""
-
-    WITHIN = "WithinBudget"
-    AT_RISK = "ForecastAboveBudget"
-    SHEDDING = "NearlySpent"  # the classes of spec.cost.budget.shed are refused
-    REACHED = "BudgetReached"  # and replicas are capped
-
-
-@dataclass(frozen=True)
-class SpendingDay:
-    """What the service has cost in `seconds` of one day (UTC, "2026-11-24")."""
-
-    day: str
-    amount: float = 0.0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class SpendingRecord:
-    """The cost of the service in a calendar month, in the currency of `spec.cost`, from `since` to `until`.
-
-    It costs `per_hour` from `until` on. `forecast` is the cost of the whole month, which ends at `resets`. `shed` are the classes of
-    requests that the gateways refuse; `max_replicas` are those that may run once the budget is spent. `days` are the latest.
-    """
-
-    month: str
-    since: float
-    until: float
-    resets: float
-    state: Spending = Spending.WITHIN
-    budget: float = 0.0
-    spent: float = 0.0
-    forecast: float = 0.0
-    per_hour: float = 0.0
-    max_replicas: int = 1
-    shed: tuple[str, ...] = ()
-    days: tuple[SpendingDay, ...] = ()
-
-
-class Finding(StrEnum):
-    """What is found about a number of a capacity plan."""
-
-    UNKNOWN = ""
-    HOLDS = "AsPlanned"
-    ABOVE = "AbovePlan"
-    BELOW = "BelowPlan"
-
-
-@dataclass(frozen=True)
-class AssumptionRecord:
-    """A number of `spec.capacityPlan`, by its path there, beside what is measured of a revision ("": of the service).
-
-    `measured` is the number that `finding` rests on, None without one; it lies between `low` and `high` (None: no bound), and the
-    readings behind it end at `until`. `pending` is what the last look said: the next one must say so too.
-    """
-
-    name: str
-    revision: str
-    planned: float
-    finding: Finding = Finding.UNKNOWN
-    measured: float | None = None
-    low: float | None = None
-    high: float | None = None
-    until: float = 0.0
-    pending: Finding = Finding.UNKNOWN
-
-
-@dataclass(frozen=True)
-class CapacityPlanRecord:
-    """The numbers of `spec.capacityPlan` as of `written`. `tolerance` is a part of the planned number."""
-
-    written: float
-    tolerance: float
-    assumptions: tuple[AssumptionRecord, ...] = ()
 
 
 @dataclass(frozen=True)
