@@ -85,6 +85,12 @@ async def test_both_kinds_of_pods_run_and_a_gateway_keeps_them_apart(plane: Plan
 
     await until(apart, timeout=30, what="the Service selects the decode pod alone, and each kind has its budget")
 
+    async def told() -> bool:
+        scaling = next(one for one in (await view(plane)).status["conditions"] if one["type"] == "Scaling")
+        return (scaling["status"], "prefill" in scaling["message"]) == ("False", False)
+
+    await until(told, timeout=30, what="the operator has seen that all prefill pods are ready")
+
     known, ledger = State(), Ledger()
     holding = Holding(Picker(known, ledger, random.Random(1)), time.monotonic, lambda _: None)
     async with ClusterWatch(known, Metrics(ledger, holding), plane.layout.kubeconfig, NAMESPACE) as watch:
@@ -118,6 +124,12 @@ async def test_a_canary_has_prefill_pods_of_its_own(plane: Plane) -> None:
         )
 
     await until(beside, timeout=60, what="the canary's prefill pod runs beside those of the stable revision")
+
+    async def has_traffic() -> bool:
+        state = await view(plane)
+        return any(weight and revision != stable for revision, weight in state.weights.items())
+
+    await until(has_traffic, timeout=60, what="the canary, whose prefill pod is ready, has traffic")
 
 
 async def test_prefill_pods_go_with_the_service(plane: Plane) -> None:
