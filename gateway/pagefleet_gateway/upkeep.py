@@ -2,8 +2,8 @@
 
 A full collection reads every object that there is, and no request is answered meanwhile: 170 ms with 5,000 services that have had
 requests. Only it finds garbage that refers to itself and was in use for long, and the gateway makes hardly any. So Python collects young
-objects as usual. What survives is frozen, and no collection reads it again. A full collection comes when the process has become twice as
-large since the last one, in case that frozen objects have become garbage.
+objects as usual. What survives is frozen, and no collection reads it again. A full collection comes when the process has grown by
+GROWTH_BYTES since the last one, in case that frozen objects have become garbage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pagefleet_gateway.measuring.counting import Counting
 from pagefleet_gateway.picking.picker import Picker
 
 PERIOD_SECONDS = 5.0
-GROWTH, MIN_GROWTH_BYTES = 2.0, 256 * 1024 * 1024
+GROWTH_BYTES = 256 * 1024 * 1024  # of the process, from one full collection to the next
 MIDDLE = 5  # collections of the youngest from one of the middle generation to the next: half of Python's, for half of its time
 NEVER = 1 << 30  # and of these to a full collection
 USUAL = gc.get_threshold()
@@ -55,7 +55,7 @@ class Garbage:
 
     def tend(self) -> None:
         """Collect young garbage and freeze what is left; everything where the process has grown much."""
-        if self._size() > max(GROWTH * self._settled, self._settled + MIN_GROWTH_BYTES):
+        if self._size() > self._settled + GROWTH_BYTES:
             self.settle()
         else:
             gc.collect(1)

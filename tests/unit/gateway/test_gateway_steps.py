@@ -258,7 +258,7 @@ class Circle:
 
 
 def test_garbage_that_was_frozen_is_collected_when_the_process_has_grown_much() -> None:
-    size = upkeep.MIN_GROWTH_BYTES
+    size = upkeep.GROWTH_BYTES
     garbage = Garbage(lambda: size)
     garbage.begin()
     try:
@@ -270,7 +270,7 @@ def test_garbage_that_was_frozen_is_collected_when_the_process_has_grown_much() 
         garbage.tend()
         assert young() is None and not any(isinstance(one, Circle) for one in gc.get_objects()), "frozen: none reads it"
         kept.clear()
-        size = 2 * upkeep.MIN_GROWTH_BYTES
+        size = 2 * upkeep.GROWTH_BYTES
         garbage.tend()
         assert all(one() is not None for one in seen)
         size += 1
