@@ -269,6 +269,19 @@ def test_what_goes_with_warm_spares(scaling: dict[str, Any], engine: dict[str, A
     assert list(errors(spec)) == ([] if field is None else [field])
 
 
+def test_two_models_that_would_lie_at_one_path_in_the_pod_are_refused() -> None:
+    def draft(source: str) -> dict[str, str]:
+        spec = merged("model", "source", "hf://team/chat")
+        spec["model"]["speculation"] = {"method": "draft", "model": source, "tokens": 4}
+        return errors(spec)
+
+    field = "spec.model.speculation.model"
+    assert list(draft("s3://team/chat")) == [field]
+    assert "hf://team/chat (spec.model.source)" in draft("s3://team/chat")[field]
+    assert draft("hf://team/chat") == {}, "the same files twice"
+    assert draft("s3://team/draft") == {}
+
+
 def test_the_model_is_required() -> None:
     assert errors({}) == {"spec.model": "is required"}
 

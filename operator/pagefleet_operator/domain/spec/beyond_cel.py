@@ -6,6 +6,7 @@
 - Weights that rise, previews before weights: CEL's macros see one entry of a list, not its neighbour.
 - The size of the parts that a status remembers of each revision: CEL does not see JSON.
 - Amounts of memory: the CEL of Kubernetes before 1.29 reads no quantity.
+- Models that would lie at one path in a pod: CEL does not make the path's name from a URI.
 - Names of headers, labels and annotations: the cost of a rule over the keys of a map has no bound, so the API server would
   refuse the CRD.
 """
@@ -22,6 +23,7 @@ from pagefleet_contract.quantity import amount, seconds
 from pagefleet_operator.domain.base.revision import POD_AFFECTING, snapshot
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.base.stored_size import MAX_MATCH_BYTES, MAX_SNAPSHOT_BYTES, size
+from pagefleet_operator.domain.runtimes import uris
 from pagefleet_operator.domain.spec import schedule
 from pagefleet_operator.domain.spec.schema.cost import cost
 from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME, LABEL_NAME
@@ -42,7 +44,22 @@ def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     yield from _label_names(spec)
     yield from _memory(at(spec, ("resources",)) or {})
     yield from _cache(at(spec, ("model", "cache")) or {})
+    yield from _paths(spec)
     yield from _sizes(spec)
+
+
+def _paths(spec: Mapping[str, Any]) -> Iterator[SpecError]:
+    """Two sources that are fetched to one path: the engine would load the same files for both."""
+    known: dict[str, tuple[str, str]] = {}
+    for field, source in uris.sources(revision_spec(spec).model):
+        if source.startswith(uris.BROUGHT):
+            other, before = known.setdefault(uris.link_name(source), (field, source))
+            if before != source:
+                yield SpecError(
+                    field,
+                    f"{source} and {before} ({other}) would both lie at {uris.FETCHED}/{uris.link_name(source)}; "
+                    "put one of them at another path",
+                )
 
 
 def _sizes(spec: Mapping[str, Any]) -> Iterator[SpecError]:
