@@ -1,6 +1,6 @@
-"""Protects `kubectl pagefleet` without a Python of the user's: the archive for this machine's platform is built as a release has it, krew's rules
-take it, and the command that kubectl then finds computes, reads its own files and tells what it lacks. `make nightly` runs this: it takes minutes
-and wants a package index."""
+"""Protects `kubectl pagefleet` without a Python of the user's: the archive for this machine's platform is built as a release has it, and krew's
+rules accept it. The command that kubectl then finds computes a plan, reads its own files, and names what is missing. `make nightly` runs this: it
+takes minutes and needs a package index."""
 
 from __future__ import annotations
 

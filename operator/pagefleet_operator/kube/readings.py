@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,16 +62,17 @@ def with_spares(
     spares: Iterable[tuple[str, SpareReading]],
 ) -> dict[str, RevisionReading]:
     """The readings with their revisions' spares added. `spares` are pairs of a revision and a spare's reading."""
-    result = dict(revisions_read)
-    for item in deployments:
-        name = revision_of(item)
-        result[name] = replace(
-            result.get(name) or RevisionReading(name, None),
+    result = _with_deployments(
+        revisions_read,
+        deployments,
+        lambda reading, item: replace(
+            reading,
             spare_replicas=int(item.get("spec", {}).get("replicas", 1)),
             spare_uid=item["metadata"]["uid"],
             spare_refused=refusal(item),
             spare_templates=retained.applied(item),
-        )
+        ),
+    )
     for name, spare in sorted(spares, key=lambda entry: entry[1].pod.name):
         if name in result:
             result[name] = replace(result[name], spares=(*result[name].spares, spare))
@@ -84,17 +85,27 @@ def with_prefill(
     pods: Iterable[tuple[str, PodReading]],
 ) -> dict[str, RevisionReading]:
     """The readings with their revisions' prefill pods added. `pods` are pairs of a revision and a prefill pod's reading."""
-    result = dict(revisions_read)
-    for item in deployments:
-        name = revision_of(item)
-        result[name] = replace(
-            result.get(name) or RevisionReading(name, None),
-            prefill_refused=refusal(item),
-            prefill_templates=retained.applied(item),
-        )
+    result = _with_deployments(
+        revisions_read,
+        deployments,
+        lambda reading, item: replace(reading, prefill_refused=refusal(item), prefill_templates=retained.applied(item)),
+    )
     for name, reading in sorted(pods, key=lambda entry: entry[1].name):
         if name in result:
             result[name] = replace(result[name], prefill=(*result[name].prefill, reading))
+    return result
+
+
+def _with_deployments(
+    revisions_read: Mapping[str, RevisionReading],
+    deployments: Iterable[Mapping[str, Any]],
+    noted: Callable[[RevisionReading, Mapping[str, Any]], RevisionReading],
+) -> dict[str, RevisionReading]:
+    """The readings after `noted` has put each Deployment into its revision's; a revision without a workload of its own gets one."""
+    result = dict(revisions_read)
+    for item in deployments:
+        name = revision_of(item)
+        result[name] = noted(result.get(name) or RevisionReading(name, None), item)
     return result
 
 

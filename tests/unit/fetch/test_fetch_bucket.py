@@ -1,5 +1,5 @@
 """Protects models of S3-compatible stores: lists of many pages, requests that are signed as AWS documents it or not at all, checksums of SHA256SUMS,
-objects that change while they are read, and what is told when a store refuses. The store here has S3's layout and refuses what is not signed."""
+objects that change while they are read, and the messages when a store refuses. The store here has S3's layout and refuses what is not signed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Protects prefill and decode in pods of their own: what the spec refuses, which labels no selector of a service's pods matches, that
 both kinds of pods of a revision start from one template, that prefill pods are no replicas for the scaler but cost as much, that a
-canary is judged only with its prefill pods, and that their faults are told."""
+canary is judged only with its prefill pods, and that conditions name their faults."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Protects replicas of several nodes: who may have them, what is said where LeaderWorkerSets are not served, that scaling
-and cost count groups, that a worker's fault and a wait for admission are told, and that no request meets a worker."""
+and cost count groups, that conditions name a worker's fault and a wait for admission, and that no request meets a worker."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 from pagefleet_contract.engine_metrics import annotation
 from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.container import http_probe, restricted
 from pagefleet_operator.domain.base.revision_spec import Pod, RevisionSpec
 from pagefleet_operator.domain.manifests import model_fetch
 from pagefleet_operator.domain.runtimes import kv_events, kv_transfer
@@ -114,15 +115,10 @@ def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> di
             *kv_transfer.ports(child.spec),
         ],
         "resources": _amounts(child.spec),
-        "startupProbe": _probe(launch.startup, period=1, failures=1800),
-        "readinessProbe": _probe(launch.readiness, period=2, failures=launch.readiness_failures),
-        "livenessProbe": _probe(launch.liveness, period=10, failures=6),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "startupProbe": http_probe(launch.startup, period=1, failures=1800),
+        "readinessProbe": http_probe(launch.readiness, period=2, failures=launch.readiness_failures),
+        "livenessProbe": http_probe(launch.liveness, period=10, failures=6),
+        "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
@@ -159,13 +155,3 @@ def _amounts(spec: RevisionSpec) -> dict[str, Any]:
 def _claims(pod: Pod, fields: tuple[str, ...]) -> list[dict[str, str]]:
     """These fields of each of the spec's claims."""
     return [{name: entry[name] for name in fields if name in entry} for entry in pod.resource_claims]
-
-
-def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
-    return {
-        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
-        "periodSeconds": period,
-        "timeoutSeconds": 5,
-        "failureThreshold": failures,
-        "successThreshold": 1,
-    }

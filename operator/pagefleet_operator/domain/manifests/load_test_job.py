@@ -8,6 +8,7 @@ from typing import Any
 
 from pagefleet_contract.names import LOAD_TEST, LOAD_TEST_LABEL, MANAGED, MANAGED_LABEL, NAME_LABEL
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.container import restricted
 from pagefleet_operator.domain.base.revision_spec import KeyReference
 from pagefleet_operator.domain.manifests.deployment import required
 
@@ -91,12 +92,7 @@ def _pod(image: str, arguments: list[str], key: KeyReference | None) -> dict[str
                 "args": arguments,
                 "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the volume below
                 "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "runAsNonRoot": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
+                "securityContext": restricted(),
                 "volumeMounts": mounts,
             }
         ],

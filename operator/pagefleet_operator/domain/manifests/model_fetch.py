@@ -11,6 +11,7 @@ from typing import Any
 from pagefleet_contract.model_fetch import CONTAINER
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.container import restricted
 from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, plain
 from pagefleet_operator.domain.runtimes.uris import FETCHED, HUB, fetched, link_name
@@ -49,12 +50,7 @@ def container(
             kind: {name: amounts[kind][name] for name in SHARED if name in amounts[kind]}
             for kind in ("requests", "limits")
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [_writable(mount) for mount in mounts if mount["mountPath"] in (TEMPORARY, CACHE_FOLDER)],
     }

@@ -194,7 +194,7 @@ def _pause_by_alert(turn: SpecTurn, stage: Stage, alert: AlertRecord | None) -> 
 def _await_start(turn: SpecTurn, stage: Stage) -> Stage:
     """Enter the first step when a pod of the canary and its prefill pods are ready; give the canary up after the guard's deadline.
 
-    Without its prefill pods a canary would compute every prompt in its decode pods, and be judged by that.
+    Without its prefill pods a canary would compute every prompt in its decode pods, and the guard would judge those times.
     """
     canary, deadline = turn.reading(stage.canary), turn.rollout.guard.deadline
     prefill = turn.spec.pods.prefill_replicas

@@ -13,6 +13,7 @@ from typing import Any
 from pagefleet_contract.disaggregation import SIDECAR, SIDECAR_COMMAND, SIDECAR_LIVE_PATH
 from pagefleet_contract.names import DECODE_ENGINE_PORT, ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.container import http_probe, restricted
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, plain
 
 RESOURCES: Mapping[str, Any] = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
@@ -55,23 +56,8 @@ def _container(child: Child, release: str) -> dict[str, Any]:
         "env": [plain("HOME", TEMPORARY)],
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "resources": copy.deepcopy(dict(RESOURCES)),
-        "readinessProbe": _probe(period=2, failures=3),
-        "livenessProbe": _probe(period=10, failures=6),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "readinessProbe": http_probe(SIDECAR_LIVE_PATH, period=2, failures=3),
+        "livenessProbe": http_probe(SIDECAR_LIVE_PATH, period=10, failures=6),
+        "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-
-
-def _probe(*, period: int, failures: int) -> dict[str, Any]:
-    return {
-        "httpGet": {"path": SIDECAR_LIVE_PATH, "port": "http", "scheme": "HTTP"},
-        "periodSeconds": period,
-        "timeoutSeconds": 5,
-        "failureThreshold": failures,
-        "successThreshold": 1,
     }

@@ -9,6 +9,7 @@ variance of all their hits together and the sum of the variances of each one's.
 
 from __future__ import annotations
 
+import copy
 import math
 
 WINDOW_SECONDS = 10.0
@@ -48,8 +49,7 @@ class Alikeness:
         return 1 + max(0, pods - 1) * self.correlation
 
     def copied(self) -> Alikeness:
-        result = Alikeness()
-        result.__dict__.update(self.__dict__)
+        result = copy.copy(self)
         result._pods = dict(self._pods)
         return result
 
