@@ -5,8 +5,8 @@
 The engine is ours on this machine's CPU, a process behind HTTP, with int8 weights and without draft tokens, which the simulator does
 not know. Its profile is fitted to scrapes of its own `/metrics` during calibration runs, as for any running engine
 (pagefleet_simulator.fleet.fit), and nothing else of it is told to the simulator. Then Poisson arrivals at fractions of its saturation are
-sent, with requests of other seeds. The simulator gets their times and lengths and predicts each request's time to the first token and
-time per further token.
+sent. No prompt is sent twice, so the engine's prefix cache answers nothing. The simulator gets the requests' times and lengths and predicts
+each request's time to the first token and time per further token.
 
 One replica is measured, so scaling and replica-hours are not. A machine that does anything else makes steps longer than the profile
 says: a run that others disturbed is marked, and counts.
@@ -22,6 +22,7 @@ import threading
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,8 +44,11 @@ from pagefleet_simulator.results.outcome import Latencies
 from pagefleet_simulator.simulation import Setting, Simulation
 
 SYSTEM = "pagefleet-int8-nospec"
-FRACTIONS, SEEDS, REQUESTS = (0.3, 0.5, 0.7, 0.85), range(5), 48
+FRACTIONS, SEEDS, REQUESTS = (0.3, 0.5, 0.7, 0.85), range(5), 44
 QUICK_FRACTIONS, QUICK_SEEDS, QUICK_REQUESTS = (0.3, 0.7), range(1), 16
+CALIBRATION = (0.2, 0.5, 0.8)  # fractions of the saturation
+PROMPTS = 100  # the seed of all prompts: parts of one seed share no prompt
+FIRST_PART = 1 + len(CALIBRATION)
 PAGE, SCRAPE_SECONDS, TIMEOUT = 16, 0.5, 1800.0
 MAX_ERROR = 0.08  # of the p95 to the first token, the median over the runs
 
@@ -109,10 +113,9 @@ def main() -> int:
         )
         profile = described(fitted)
         compared = []
-        for seed in seeds:
-            for fraction in fractions:
-                compared.append(compare(served, profile, text, count, seed, fraction, most, log))
-                show(compared[-1])
+        for part, (seed, fraction) in enumerate(product(seeds, fractions), FIRST_PART):
+            compared.append(compare(served, profile, workload.make(text, count, PROMPTS, part), seed, fraction, most))
+            show(compared[-1])
     return verdict(compared, arguments.check, arguments.json)
 
 
@@ -127,10 +130,10 @@ def calibrated(served: Running, text: Sequence[int], count: int) -> tuple[Fit, f
     scraping = threading.Thread(target=scrape)
     scraping.start()
     try:
-        answers = drive(served, workload.make(text, count, seed=100))
+        answers = drive(served, workload.make(text, count, PROMPTS))
         most = count / (max(answer.times[-1] for answer in answers) - min(answer.sent for answer in answers))
-        for part, fraction in enumerate((0.2, 0.5, 0.8), 1):
-            drive(served, workload.spread(workload.make(text, count, 100, part), fraction * most, part))
+        for part, fraction in enumerate(CALIBRATION, 1):
+            drive(served, workload.spread(workload.make(text, count, PROMPTS, part), fraction * most, part))
     finally:
         ended.set()
         scraping.join()
@@ -155,15 +158,13 @@ def described(fitted: Fit) -> Profile:
 def compare(
     served: Running,
     profile: Profile,
-    text: Sequence[int],
-    count: int,
+    prompts: Sequence[workload.Request],
     seed: int,
     fraction: float,
     most: float,
-    log: Path,
 ) -> Compared:
     rate = fraction * most
-    requests = workload.spread(workload.make(text, count, seed), rate, seed)
+    requests = workload.spread(prompts, rate, seed)
     busy = runs.Others(served)
     answers = drive(served, requests)
     first = [answer.times[0] - answer.sent for answer in answers]
