@@ -51,7 +51,8 @@ DEFAULT_PAGE_SIZE = PAGE_SIZES[0]
 # The smallest KV cache that answers a short chat: templates take about 30 tokens before the first word of a user.
 MIN_CACHE_TOKENS = 64
 
-SPECULATION_METHODS = ("ngram", "draft", "none")
+HEAD = "eagle3"  # the method of speculation by a head that reads the served model's states
+SPECULATION_METHODS = ("ngram", "draft", HEAD, "none")
 MAX_DRAFT_TOKENS, DEFAULT_DRAFT_TOKENS = 16, 4  # of one step
 
 

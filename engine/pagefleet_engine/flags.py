@@ -198,7 +198,7 @@ FLAGS: tuple[Flag, ...] = (
         choices=SPECULATION_METHODS,
     ),
     Flag("--speculation-tokens", "the most draft tokens of an answer in one step; 4", positive),
-    Flag("--speculation-model", "the draft model", metavar="URI"),
+    Flag("--speculation-model", "the draft model, or the EAGLE-3 head", metavar="URI"),
     Flag("--lora-adapter", "repeatable", adapter, default=(), kind=Kind.REPEAT, metavar="NAME=PATH"),
     Flag("--max-adapters", None, positive, EngineConfig.max_adapters),
     Flag("--allow-runtime-adapters", "serve POST /v1/load_lora_adapter and /v1/unload_lora_adapter", kind=Kind.SWITCH),

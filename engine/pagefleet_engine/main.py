@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pagefleet_contract.engine_options import MAX_ANSWERS, MAX_DRAFT_TOKENS
+from pagefleet_contract.engine_options import HEAD, MAX_ANSWERS, MAX_DRAFT_TOKENS
 from pagefleet_engine import device_flags
 from pagefleet_engine.api.base.auth import VARIABLE, Keys
 from pagefleet_engine.api.base.logs import explain
@@ -25,6 +25,7 @@ from pagefleet_engine.api.server import ServeConfig, Server
 from pagefleet_engine.core.requests import Batching, EngineConfig, Policy, Speculation
 from pagefleet_engine.flags import FLAGS
 
+WITH_MODEL = ("draft", HEAD)  # methods of speculation with a model of their own
 ENGINE_FIELDS = {field.name for field in fields(EngineConfig)}
 
 
@@ -144,15 +145,17 @@ def _speculation(flags: argparse.Namespace, device: str) -> Speculation | None:
     """Looking up a sequence's own text costs next to nothing and is switched off where it does not pay."""
     method, tokens, model = flags.speculation, flags.speculation_tokens, flags.speculation_model
     if method in (None, "none") and tokens is not None:
-        raise ValueError("--speculation-tokens needs --speculation=ngram or draft")
-    if model is not None and method != "draft":
-        raise ValueError("--speculation-model needs --speculation=draft")
+        raise ValueError("--speculation-tokens needs --speculation=ngram, draft or eagle3")
+    if model is not None and method not in WITH_MODEL:
+        raise ValueError("--speculation-model needs --speculation=draft or eagle3")
     if method is None and device == "cpu" and flags.batching == Batching.CONTINUOUS:
         method = "ngram"
     if method in (None, "none"):
         return None
-    if method == "draft" and model is None:
-        raise ValueError("--speculation=draft needs --speculation-model")
+    if method in WITH_MODEL and model is None:
+        raise ValueError(f"--speculation={method} needs --speculation-model")
+    if method == HEAD and device != "cpu":
+        raise ValueError(f"--speculation={HEAD} needs --device=cpu")
     if tokens is not None and tokens > MAX_DRAFT_TOKENS:
         raise ValueError(f"--speculation-tokens {tokens} is more than {MAX_DRAFT_TOKENS}")
     if flags.batching == Batching.STATIC:

@@ -171,6 +171,12 @@ ENGINE_EXAMPLES = (
         {"model.quantization": "int8"},
     ),
     Example(
+        "spec.model.speculation.method",
+        "eagle3 of runtime pagefleet is for the CPU",
+        {"model.speculation": {"method": "eagle3", "model": "hf://a/b"}, **GPU},
+        {"model.speculation": {"method": "eagle3", "model": "hf://a/b"}, **GPU, **VLLM},
+    ),
+    Example(
         "spec.resources.accelerator.count",
         "at most 8 GPUs",
         {**GPU, "resources.accelerator.count": 9},
@@ -203,11 +209,14 @@ ENGINE_EXAMPLES = (
     *(
         Example(
             "spec.model.speculation.method",
-            "eagle and eagle3 are not supported by runtime pagefleet",
-            {"model.speculation": {"method": method, "model": "hf://a/b"}},
-            {**VLLM, "model.speculation": {"method": method, "model": "hf://a/b"}},
+            "eagle is not supported by runtime pagefleet",
+            {"model.speculation": {"method": "eagle", "model": "hf://a/b"}},
+            valid,
         )
-        for method in ("eagle", "eagle3")
+        for valid in (
+            {"model.speculation": {"method": "eagle3", "model": "hf://a/b"}},
+            {**VLLM, "model.speculation": {"method": "eagle", "model": "hf://a/b"}},
+        )
     ),
     *(
         Example(

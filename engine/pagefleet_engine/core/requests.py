@@ -12,6 +12,7 @@ from pagefleet_contract.engine_options import (
     BATCH_SIZES,
     DEFAULT_DRAFT_TOKENS,
     DEFAULT_PAGE_SIZE,
+    HEAD,
     MASTER_PORT,
     MAX_ADAPTERS,
 )
@@ -132,11 +133,17 @@ class TokenOutput:
 
 @dataclass(frozen=True)
 class Speculation:
-    """`ngram` looks the last tokens up in the sequence itself; `draft` asks a smaller model at the URI `model`."""
+    """`ngram` looks the last tokens up in the sequence itself; `draft` asks a smaller model at the URI `model`, and `eagle3`
+    an EAGLE-3 head there.
+    """
 
     method: str
     tokens: int = DEFAULT_DRAFT_TOKENS
     model: str | None = None
+
+    @property
+    def by_head(self) -> bool:
+        return self.method == HEAD
 
 
 Endpoint = Annotated[str, msgspec.Meta(pattern=r"^(tcp|ipc|inproc)://.+")]

@@ -11,6 +11,7 @@ from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.weights import Weights
 from pagefleet_engine.model.layers import Layer, Mixture
 from pagefleet_engine.model.prepare import QUANTIZATIONS, Preparation
+from pagefleet_engine.model.served import Tap
 from pagefleet_kernels.cpu import Batch, KVPages, Norm, Operations
 
 
@@ -30,7 +31,7 @@ class Decoder:
             raise ValueError(f"quantization {quantization!r} is not one of {', '.join(QUANTIZATIONS)}")
         self.config, self._operations = config, operations
         preparation = Preparation(config, weights, operations, int8=quantization == "int8")
-        self._embedding, self._head = preparation.ends()
+        self.embedding, self._head = preparation.ends()
         self._norm = preparation.norm("model.norm")
         tables = rope.tables(config, positions)
         self._layers = [preparation.layer(index, tables[index]) for index in range(config.layers)]
@@ -48,17 +49,20 @@ class Decoder:
         cache: list[KVPages],
         adapters: Applied | None = None,
         only: torch.Tensor | None = None,
+        tap: Tap | None = None,
     ) -> torch.Tensor:
         """Return the last hidden states [n, hidden] of tokens [n] int64, normalised. The cache is written in place.
 
         `only` [m] int64: the states of these rows are enough. The last layer then computes only these after its attention,
-        unless there are adapters, which need all rows.
+        unless there are adapters, which need all rows. `tap` sees all rows before each layer.
         """
         config, operations, count = self.config, self._operations, tokens.shape[0]
-        x = functional.embedding(tokens, self._embedding).float()
+        x = functional.embedding(tokens, self.embedding).float()
         if config.options.embedding_scale != 1:
             x = x.mul_(config.options.embedding_scale)
         for index, (layer, pages) in enumerate(zip(self._layers, cache, strict=True)):
+            if tap is not None:
+                tap.take(index, x)
             if adapters:
                 normed = self._normed(x, layer.attention_norm)
                 qkv = layer.qkv(normed)

@@ -55,14 +55,14 @@ class Preparation:
         return Layer(
             tables,
             self.norm(f"{prefix}input_layernorm") if options.pre_norms else None,
-            self._merged(attention, {"q_proj": q, "k_proj": kv, "v_proj": kv}, hidden, FINE_GROUP),
+            self.merged(attention, {"q_proj": q, "k_proj": kv, "v_proj": kv}, hidden, FINE_GROUP),
             head_norms,
             whole_norms,
             Attention(config.attention_scale, config.window(index) or 0, options.attention_cap, sinks),
-            self._merged(attention, {"o_proj": hidden}, q),
+            self.merged(attention, {"o_proj": hidden}, q),
             self.norm(f"{attention}output_norm") if options.post_norms else None,
             self.norm(f"{prefix}post_attention_layernorm") if options.pre_norms else None,
-            self._mlp(f"{prefix}mlp.", config.intermediate_size)
+            self.mlp(f"{prefix}mlp.", config.intermediate_size)
             if experts is None
             else self._mixture(f"{prefix}mlp.", experts),
             self.norm(f"{prefix}mlp.output_norm") if options.post_norms else None,
@@ -75,22 +75,22 @@ class Preparation:
             kind = self._config.kind
             raise ModelError(SOURCE, f"{len(left)} tensors are not of a {kind} model, the first is {left[0]}")
 
-    def _mlp(self, prefix: str, inner: int) -> Mlp:
+    def mlp(self, prefix: str, inner: int) -> Mlp:
         hidden, activation = self._config.hidden_size, self._config.options.activation
         return Mlp(
-            self._merged(prefix, {"gate_proj": inner, "up_proj": inner}, hidden, gated=activation),
-            self._merged(prefix, {"down_proj": hidden}, inner),
+            self.merged(prefix, {"gate_proj": inner, "up_proj": inner}, hidden, gated=activation),
+            self.merged(prefix, {"down_proj": hidden}, inner),
         )
 
     def _mixture(self, prefix: str, experts: Experts) -> Mixture:
-        mlps = [self._mlp(f"{prefix}experts.{index}.", experts.inner) for index in range(experts.count)]
+        mlps = [self.mlp(f"{prefix}experts.{index}.", experts.inner) for index in range(experts.count)]
         return Mixture(
             self._operations,
             self._float(f"{prefix}gate", experts.count),
             self._operations.experts([one.gate_up for one in mlps], [one.down for one in mlps]),
             experts.chosen,
             experts.normalised,
-            self._mlp(f"{prefix}shared_expert.", experts.shared_inner) if experts.shared_inner else None,
+            self.mlp(f"{prefix}shared_expert.", experts.shared_inner) if experts.shared_inner else None,
             self._float(f"{prefix}shared_expert_gate", 1) if experts.shared_gate else None,
         )
 
@@ -100,7 +100,7 @@ class Preparation:
         bias = weights.take(f"{name}.bias", rows) if f"{name}.bias" in weights else None
         return self._operations.linear(weights.take(f"{name}.weight", rows, self._config.hidden_size), bias, False)
 
-    def _merged(self, prefix: str, parts: dict[str, int], columns: int, group: int = GROUP, gated: str = "") -> Linear:
+    def merged(self, prefix: str, parts: dict[str, int], columns: int, group: int = GROUP, gated: str = "") -> Linear:
         """One product in place of several on the same input: {name: rows}."""
         weight = self._matrix({f"{prefix}{name}.weight": rows for name, rows in parts.items()}, columns)
         bias = None

@@ -29,6 +29,13 @@ class Shape(Protocol):
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
 
+class Tap(Protocol):
+    """Takes states from between the layers of a forward pass."""
+
+    def take(self, layer: int, x: torch.Tensor) -> None:
+        """Take x [n, hidden] float32, which enters `layer`. It changes once this returns."""
+
+
 class Model(Protocol):
     """A model on the CPU. `implementation`: pagefleet or transformers, whose code computes it."""
 
@@ -47,10 +54,11 @@ class Model(Protocol):
         cache: list[KVPages],
         adapters: Applied | None = None,
         only: torch.Tensor | None = None,
+        tap: Tap | None = None,
     ) -> torch.Tensor:
         """Return the last hidden states [n, hidden] float32 of tokens [n] int64, or of the rows `only` [m] int64.
 
-        The cache is written in place.
+        The cache is written in place. `tap` sees all rows before each layer.
         """
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

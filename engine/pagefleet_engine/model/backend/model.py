@@ -15,6 +15,7 @@ from pagefleet_engine.model.backend.loading import BACKEND, Checkpoint
 from pagefleet_engine.model.backend.products import replace_products, weight_bytes
 from pagefleet_engine.model.checkpoint.config import eos_token_ids
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.served import Tap
 from pagefleet_kernels.cpu import Batch, KVPages, Operations
 
 LEARNED_FROM = 4  # tokens
@@ -79,6 +80,7 @@ class TransformersModel:
         cache: list[KVPages],
         adapters: Applied | None = None,
         only: torch.Tensor | None = None,
+        tap: Tap | None = None,
     ) -> torch.Tensor:
         with running(Paged(self._layers, cache, batch, self._operations)):
             hidden = self._states(tokens, batch.positions.long())

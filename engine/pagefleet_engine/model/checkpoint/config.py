@@ -121,9 +121,22 @@ def check_shape(config: ModelConfig) -> ModelConfig:
 def from_json(folder: Path) -> ModelConfig:
     """Read config.json (and generation_config.json's eos). Raises ModelError."""
     try:
-        return check_shape(_from_document(folder, json.loads((folder / "config.json").read_text(encoding="utf-8"))))
+        document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unusable(folder, error) from error
+    return from_document(folder, document)
+
+
+def from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
+    """As `from_json`, of an object with the entries of a config.json."""
+    try:
+        return check_shape(_from_document(folder, document))
     except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
-        raise ModelError(SOURCE, f"{folder / 'config.json'} cannot be used: {error!r}") from error
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: Exception) -> ModelError:
+    return ModelError(SOURCE, f"{folder / 'config.json'} cannot be used: {error!r}")
 
 
 def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:

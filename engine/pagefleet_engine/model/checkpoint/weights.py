@@ -184,7 +184,7 @@ def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
     layers = {
         name.removesuffix(".weight"): read for name, read in packed.items() if tensors.get(name) is floats[name]
     }  # fmt: skip
-    readers: dict[str, Read] = {name: partial(_plain, read) for name, read in tensors.items()}
+    readers: dict[str, Read] = {name: partial(plain, read) for name, read in tensors.items()}
 
     method = "floats" if stored is None else str(stored.method)
 
@@ -220,7 +220,8 @@ def _packed(stored: Stored, parts: Mapping[str, arrange.Tensor]) -> dequantise.P
     return dequantise.packed(stored, {name: read() for name, read in parts.items()})
 
 
-def _plain(read: arrange.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def plain(read: arrange.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """Read a tensor that goes into no other."""
     return read()
 
 

@@ -133,22 +133,28 @@ class DraftModel(Speculator):
         # A work that writes to a page overwrites the smaller model's KV from that position on.
         for work in work_items:
             self._set(work, work.start)
-        drafting = [work for work in work_items if work.drafts]
-        if not drafting:
-            return
+        if drafting := [work for work in work_items if work.drafts]:
+            self._chain(drafting)
+
+    def _chain(self, drafting: Sequence[Work]) -> None:
+        """Draft the tokens of the works that have some."""
         # The token before each draft token. Works with fewer draft tokens are done.
         places = [
             [Work(work.sequence, work.start + place, 1) for work in drafting if work.drafts > place]
             for place in range(max(work.drafts for work in drafting))
         ]
-        for place, (step, tokens) in enumerate(zip(places, self._drafter.draft(places), strict=True)):
-            for work, token in zip(step, tokens, strict=True):
-                draft = work.sequence.draft
-                work.sequence.draft = (*draft[:place], token, *draft[place + 1 :])
+        self._fill(places)
         # The KV of the last draft tokens: all of them may be accepted.
         self._drafter.forward([Work(work.sequence, work.start + work.drafts, 1, 1) for work in drafting])
         for work in drafting:
             self._set(work, work.start + work.count)
+
+    def _fill(self, places: Sequence[list[Work]]) -> None:
+        """Replace the placeholders of draft tokens, place by place."""
+        for place, (step, tokens) in enumerate(zip(places, self._drafter.draft(places), strict=True)):
+            for work, token in zip(step, tokens, strict=True):
+                draft = work.sequence.draft
+                work.sequence.draft = (*draft[:place], token, *draft[place + 1 :])
 
     def copied(self, origin: int, target: int) -> None:
         self._known[target] = self._known.get(origin, 0)
@@ -171,18 +177,22 @@ class DraftModel(Speculator):
     def _draft(self, chosen: list[Offer]) -> None:
         missed, left = [], self._limit
         for answer, tokens in chosen:
-            begin = self._begin(answer)
-            missing = min(answer.computed - begin, left)
+            begin, due = self._begin(answer), self._due(answer)
+            missing = max(0, min(due - begin, left))
             if missing:
                 missed.append(Work(answer, begin, missing))
                 left -= missing
-            if begin + missing == answer.computed:
+            if begin + missing >= due:
                 answer.draft = tokens
         self._caught_up = bool(missed)
         if missed:
             self._drafter.forward(missed)
             for work in missed:
                 self._set(work, work.start + work.count)
+
+    def _due(self, answer: TokenSequence) -> int:
+        """Return the position before which all have to be computed before tokens are drafted."""
+        return answer.computed
 
     def _begin(self, answer: TokenSequence) -> int:
         """The first computed position of the answer that the smaller model has not computed."""

@@ -31,11 +31,11 @@ from pagefleet_engine.runner.common.adapters import Adapters
 from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import bisected, report, start_over
-from pagefleet_engine.runner.common.speculator import DraftModel, Speculator
+from pagefleet_engine.runner.common.speculator import Speculator
 from pagefleet_engine.runner.common.stats import computed, engine_stats, journal_of, limits
 from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.cpu import batch
-from pagefleet_engine.runner.cpu.drafter import CpuDrafter
+from pagefleet_engine.runner.cpu.drafter import speculator
 from pagefleet_engine.runner.cpu.loading import Loaded, load
 from pagefleet_kernels.cpu import operations
 
@@ -154,7 +154,7 @@ class Engine:
         if level >= 2:
             self._asleep = None
         elif self._loaded is not None:
-            self._asleep = replace(self._loaded, cache=[], draft_cache=[])
+            self._asleep = self._loaded.asleep()
         self._loaded = None
         self._speculator = None
         if self._journal is not None:
@@ -210,14 +210,7 @@ class Engine:
         self._prompts = Prompts(lambda hidden: self.loaded.model.logits(hidden))  # sleep frees the model
         self._speculator = None
         if config.speculation is not None:
-            self._speculator = Speculator(config.speculation)
-            if loaded.draft is not None:
-                drafter = CpuDrafter(
-                    loaded.draft, loaded.draft_cache, config.page_size, self._sampler, self._operations
-                )
-                self._speculator = DraftModel(
-                    config.speculation, drafter, config.page_size, config.max_num_batched_tokens
-                )
+            self._speculator = speculator(config, config.speculation, loaded, self._sampler, self._operations)
 
     def _step(self, now: float, outputs: list[TokenOutput]) -> None:
         """Add what the step brings to `outputs`."""
@@ -277,12 +270,12 @@ class Engine:
         tokens, laid_out = batch.lay_out(work_items, self._config.page_size)
         applied = self._adapters.applied(work_items)
         only = None if every else laid_out.sampled
-        return self.loaded.model.forward(tokens, laid_out, self.loaded.cache, applied, only), laid_out.sampled
+        loaded, tap = self.loaded, self.loaded.tap(laid_out.slots)
+        return loaded.model.forward(tokens, laid_out, loaded.cache, applied, only, tap), laid_out.sampled
 
     def _copy_pages(self) -> None:
         for origin, target in self._scheduler.copies:
-            for pages in (*self.loaded.cache, *self.loaded.draft_cache):
-                pages.copy(origin, target)
+            self.loaded.copy_page(origin, target)
             if self._speculator is not None:
                 self._speculator.copied(origin, target)
         self._scheduler.copies.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.model.heads.config import HeadConfig
 
 # Beside weights and KV: activations, the allocator's slack, Python and torch in two processes.
 RESERVE_BYTES = 512 << 20
@@ -23,6 +24,11 @@ def kv_dtype(config: EngineConfig) -> str:
 def page_bytes(model: ModelConfig, page_size: int, dtype: str) -> int:
     """Keys and values of one page in all layers."""
     return 2 * model.layers * model.kv_size * KV_BYTES[dtype] * page_size
+
+
+def head_page_bytes(head: HeadConfig, page_size: int, dtype: str) -> int:
+    """Keys and values of one page of an EAGLE-3 head, and the states that it reads."""
+    return page_bytes(head.shape, page_size, dtype) + head.shape.hidden_size * KV_BYTES[dtype] * page_size
 
 
 def weight_bytes(model: ModelConfig, quantization: str, element_bytes: float = 4) -> int:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pagefleet_contract.engine_metrics import EngineMetrics
+from pagefleet_contract.engine_options import HEAD
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
 
-HEADS = ("eagle", "eagle3")  # methods of speculation by heads, which our own engine has not
+HEADS = ("eagle", HEAD)  # methods of speculation by heads
 SLOTS = ("engine", "scheduling", "maxSequences")
 TOKENS_PER_STEP = ("engine", "scheduling", "tokensPerStep")
 

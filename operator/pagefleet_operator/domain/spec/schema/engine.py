@@ -47,9 +47,9 @@ SPECULATION = record(
     {
         "method": choice(
             "ngram: draft tokens come from the sequence's own n-grams (our engine's choice on a CPU when omitted). draft: from a "
-            "smaller model. eagle, eagle3: from heads trained on the model's own hidden states (runtimes vllm and sglang). none: "
+            "smaller model. eagle, eagle3: from heads trained on the model's own hidden states (eagle: runtimes vllm and sglang). none: "
             "no speculation.",
-            (*SPECULATION_METHODS[:-1], *HEADS, SPECULATION_METHODS[-1]),
+            (*SPECULATION_METHODS[:-2], *HEADS, SPECULATION_METHODS[-1]),
         ),
         "tokens": integer("Most draft tokens in one step.", 1, MAX_DRAFT_TOKENS, default=DEFAULT_DRAFT_TOKENS),
         "model": text(
