@@ -24,7 +24,6 @@ from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.scrapes import Scrapes
 from pagefleet_gateway.cluster.service import ServiceKey
 from pagefleet_gateway.cluster.state import State
-from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.holding.holding import Holding
@@ -34,6 +33,7 @@ from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.counting import Counting
+from pagefleet_gateway.measuring.log_lines import log_lines
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
@@ -301,21 +301,12 @@ class Gateway:
     async def _read_log(self, process: Process) -> None:
         if process.stdout is None:
             raise GatewayError("Envoy's stdout is not a pipe")
-        while True:
-            try:
-                text = await process.stdout.readline()
-            except ValueError:
-                log.warning("dropped a line of Envoy's access log that is longer than %d bytes", envoy.LINE_LIMIT)
-                continue
-            if not text:
-                return
-            match access_log.parse(text):
-                case access_log.LogLine() as line:
+        async for line in log_lines(process.stdout):
+            match line:
+                case access_log.LogLine():
                     self._complete(line)
-                case access_log.FailedAttempt() as attempt:
-                    access_log.record_attempt(attempt, self.ledger, time.monotonic())
-                case None:
-                    pass
+                case access_log.FailedAttempt():
+                    access_log.record_attempt(line, self.ledger, time.monotonic())
 
     def _complete(self, line: access_log.LogLine) -> None:
         """Account for a request that is over."""
