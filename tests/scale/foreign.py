@@ -17,7 +17,7 @@ import typer
 from faults.report import store
 from rich.console import Console
 from rich.table import Table
-from scale.main import CREATED_AT_ONCE, KEPT, QUIET_SECONDS, _all, _create, _quiet, _ready
+from scale.main import CREATED_AT_ONCE, KEPT, QUIET_SECONDS, _all, _create, _ready, quiet, writes_of
 from scale.measure import Measure, median
 from scale.operator import Operator
 from support.cluster.own_plane import OwnPlane, own_plane
@@ -118,7 +118,7 @@ async def _figures(plane: OwnPlane, operator: Operator, services: int, pods: int
 
     await until(all_decided, timeout=TIMEOUT, what="every service is decided once", interval=0.05)
     start = time.monotonic() - operator.started
-    await _quiet(plane.layout, TIMEOUT)
+    await quiet(writes_of(plane.layout), TIMEOUT)
     idle = await _cpu(operator, asyncio.sleep(QUIET_SECONDS))
     churn = await _cpu(operator, _change(plane, pods) if pods else asyncio.sleep(QUIET_SECONDS))
     memory, peak = operator.memory()

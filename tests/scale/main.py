@@ -9,7 +9,6 @@ time and the writes until a restarted operator has decided about every service. 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from faults.report import store
 from rich.console import Console
 from rich.table import Table
 from scale import poison
+from scale.audit import Writes
 from scale.measure import Measure, median, p99
 from scale.operator import USER, Operator
 from scale.serving import PREFIX, serving
@@ -33,7 +33,6 @@ from pagefleet_local.fleet.kubectl import until
 from pagefleet_operator.kube.client import Api
 
 SERVICES = "/apis/pagefleet.io/v1alpha1/namespaces/scale/inferenceservices"
-WRITES = ("create", "update", "patch", "delete")
 CREATED_AT_ONCE, EDITED_AT_ONCE = 16, 4
 QUIET_SECONDS = 15.0
 JUDGED = 10  # so many edits begin a canary that is judged until the end, and whose evidence is written (faults.idle bounds that)
@@ -90,7 +89,7 @@ async def _measure(count: int, edits: int, timeout: float, profile: Path | None,
 async def _beside(plane: OwnPlane, count: int, edits: int, poisoned: int, timeout: float) -> list[Measure]:
     await _all((_create(plane.api, number) for number in range(count)), CREATED_AT_ONCE)
     await _ready(plane.api, time.monotonic(), count, timeout)
-    await _quiet(plane.layout, timeout)
+    await quiet(writes_of(plane.layout), timeout)
 
     async def edited(first: int, last: int) -> list[float]:
         return sorted(await _all((_edit(plane.api, number) for number in range(first, last)), EDITED_AT_ONCE))
@@ -112,7 +111,8 @@ async def _figures(
     await _all((_create(api, number) for number in range(count)), CREATED_AT_ONCE)
     created = time.monotonic() - begun
     ready = await _ready(api, begun, count, timeout)
-    await _quiet(layout, timeout)
+    writes = writes_of(layout)
+    await quiet(writes, timeout)
     answers.clear()  # before, not every service had a pod
     cpu, at = operator.cpu(), time.monotonic()
     decisions = await operator.metric("pagefleet_operator_reconcile_seconds_count")
@@ -124,8 +124,8 @@ async def _figures(
     rate = (await operator.metric("pagefleet_operator_reconcile_seconds_count") - decisions) / idle_seconds
     now, most = operator.memory()
     waits = sorted(await _all((_edit(api, number) for number in range(edits)), EDITED_AT_ONCE))
-    await _quiet(layout, timeout)
-    resync, writes = await _restart(operator, layout, count, timeout)
+    await quiet(writes, timeout)
+    resync, repeated = await _restart(operator, writes, count, timeout)
     return [
         Measure("objects created after", created, "s"),
         Measure("all Ready after", ready, "s", 270.0),
@@ -136,7 +136,7 @@ async def _figures(
         Measure("edit decided, median", median(waits), "s"),
         Measure("edit decided, p99", p99(waits), "s", 3.0),
         Measure("restart: all decided after", resync, "s", 30.0),
-        Measure("restart: writes", float(writes), "", 0.0),
+        Measure("restart: writes", float(repeated), "", 0.0),
         Measure("requests", float(answers.total()), ""),
         Measure("requests that failed", float(answers.total() - answers[200]), "", 0.0),
     ]
@@ -192,10 +192,10 @@ async def _edit(api: Api, number: int) -> float:
     return time.monotonic() - begun
 
 
-async def _restart(operator: Operator, layout: Layout, count: int, timeout: float) -> tuple[float, int]:
+async def _restart(operator: Operator, writes: Writes, count: int, timeout: float) -> tuple[float, int]:
     """Restart the operator. Return the seconds until it has decided about each service, and its writes until some time later."""
     operator.stop()
-    before = _written(layout)
+    before = writes.total()
     operator.start()
 
     left = {f"s{number}" for number in range(count)}
@@ -209,34 +209,26 @@ async def _restart(operator: Operator, layout: Layout, count: int, timeout: floa
     await until(all_decided, timeout=timeout, what="every service is decided once", interval=0.2)
     seconds = time.monotonic() - operator.started
     await asyncio.sleep(QUIET_SECONDS)
-    return seconds, _written(layout) - before
+    return seconds, writes.total() - before
 
 
-async def _quiet(layout: Layout, timeout: float) -> None:
+def writes_of(layout: Layout) -> Writes:
+    """Return the operator's writes, without those for the canaries that are judged."""
+    return Writes(layout.logs, USER, [f"s{number}" for number in range(JUDGED)])
+
+
+async def quiet(writes: Writes, timeout: float) -> None:
     """Wait until the operator has written nothing for QUIET_SECONDS."""
-    last, since = _written(layout), time.monotonic()
+    last, since = writes.total(), time.monotonic()
 
     async def silent() -> bool:
         nonlocal last, since
-        now = _written(layout)
+        now = writes.total()
         if now != last:
             last, since = now, time.monotonic()
         return time.monotonic() - since >= QUIET_SECONDS
 
     await until(silent, timeout=timeout, what="the operator writes nothing any more", interval=1.0)
-
-
-def _written(layout: Layout) -> int:
-    """Count the operator's writes in the audit log, its rotated files too, without those for the canaries that are judged."""
-    total, judged = 0, {f"s{number}" for number in range(JUDGED)}
-    for log in sorted(layout.logs.glob("audit*.log")):
-        with log.open() as lines:
-            for line in lines:
-                if USER in line and line.endswith("\n"):
-                    event = json.loads(line)
-                    named = str((event.get("objectRef") or {}).get("name", "")).partition("-")[0]
-                    total += event["user"]["username"] == USER and event["verb"] in WRITES and named not in judged
-    return total
 
 
 async def _profile(operator: Operator, file: Path) -> None:
