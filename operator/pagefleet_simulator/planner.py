@@ -129,7 +129,9 @@ def plan(asked: Request) -> Plan:
         setting=setting,
         objective=objective,
         promises=asked.promises,
-        choices={name: candidates_of(name, profile, asked.scaling, objective) for name in asked.scalers},
+        choices={
+            name: candidates_of(name, profile, asked.scaling, objective, (prompt, output)) for name in asked.scalers
+        },
         mode=mode,
         title=f"{trace.name} on {profile.name}",
         description=description,

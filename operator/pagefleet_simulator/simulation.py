@@ -9,11 +9,12 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pagefleet_operator.domain.status.engine_load import EngineLoad, total
+from pagefleet_operator.domain.status.engine_load import NO_LOAD, EngineLoad, total
+from pagefleet_simulator.fleet.faults import Fault, Hang, Outage
 from pagefleet_simulator.fleet.gateway import Gateway
 from pagefleet_simulator.fleet.pods import Phase, Pod, PodRules, Pods
 from pagefleet_simulator.fleet.profile import Profile
@@ -49,6 +50,7 @@ class Setting:
     drain_timeout: float = 3600.0
     prefix_caching: bool = True
     priorities: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 class Simulation:
@@ -81,6 +83,9 @@ class Simulation:
         self.pods.warm(self.setting.initial)
         self._at(self.scaler.period, self._decide)
         self._at(0.0, self._mark)
+        for fault in self.setting.faults:
+            if isinstance(fault, Hang):
+                self._hang(fault)
         index, total, end = 0, len(self.requests), self.duration
         while True:
             arriving = self.requests[index].arrival.at if index < total else math.inf
@@ -148,6 +153,19 @@ class Simulation:
         for request in self.gateway.release():
             self._route(request, now)
 
+    def _hang(self, fault: Hang) -> None:
+        def begin(now: float) -> None:
+            pod = self.pods.ready[0]
+            self._ended(pod, pod.engine.hang(now), now)
+            self._at(fault.end, lambda end: resume(pod, end))
+
+        def resume(pod: Pod, now: float) -> None:
+            before = pod.engine.due
+            pod.engine.resume(now)
+            self._plan(pod, before)
+
+        self._at(fault.begin, begin)
+
     # -- scaling ------------------------------------------------------------------------------------------------------
 
     def _decide(self, now: float) -> None:
@@ -170,6 +188,9 @@ class Simulation:
         span = max(1e-9, now - self._looked)
         pods = self.pods.live + self.pods.draining
         views = tuple(_pod_view(pod, now, span) for pod in pods)
+        read = not any(isinstance(fault, Outage) and fault.covers(now) for fault in self.setting.faults)
+        if not read:
+            views = tuple(replace(one, load=NO_LOAD, prefill_left=0, busy=0.0, itl=None, ttft=None) for one in views)
         while self._first_tokens and self._first_tokens[0][0] < now - TTFT_WINDOW:
             self._first_tokens.popleft()
         recent = sorted(ttft for _, ttft in self._first_tokens)
@@ -191,6 +212,7 @@ class Simulation:
             ),
             slots=self.setting.profile.max_sequences,
             look=lambda: views,
+            read=read,
         )
 
     def _mark(self, now: float) -> None:
@@ -275,11 +297,11 @@ def _pod_view(pod: Pod, now: float, span: float) -> PodView:
         ready_since=None if math.isnan(pod.ready_since) else pod.ready_since,
         stuck=pod.phase is Phase.PENDING,
         load=EngineLoad(
-            running=engine.running,
-            waiting=len(engine.waiting),
-            waiting_tokens=engine.waiting_tokens,
+            running=0 if engine.hung else engine.running,
+            waiting=0 if engine.hung else len(engine.waiting),
+            waiting_tokens=0 if engine.hung else engine.waiting_tokens,
             kv_pages_total=engine.profile.pages,
-            kv_pages_free=engine.profile.pages - engine.pages_held,
+            kv_pages_free=engine.profile.pages - (0 if engine.hung else engine.pages_held),
             preemptions=preemptions / span,
             tokens=tokens / span,
         ),

@@ -40,7 +40,7 @@ class Engine:
     """An engine in virtual time; all times are seconds.
 
     `put` adds a request. `due` is the time at which `finish` must be called next (inf while the engine is idle).
-    `sync(now)` advances the engine to the first step boundary at or after `now`.
+    `sync(now)` advances the engine to the first step boundary at or after `now`. A `hung` engine takes no step.
     """
 
     def __init__(self, profile: Profile, prefix_caching: bool = True) -> None:
@@ -50,6 +50,7 @@ class Engine:
         self.decoding: dict[Request, int] = {}  # newest last; the value is the heap entry's number
         self.counters = Counters()
         self.due = math.inf
+        self.hung = False
         self.used = 0  # tokens of KV charged
         self.contexts = 0  # tokens of KV that a decode step reads
         self._heap: list[tuple[int, int, Request]] = []
@@ -91,10 +92,10 @@ class Engine:
     def put(self, request: Request, now: float) -> list[Request]:
         """Queue a request that `fits`; return the requests that ended in steps up to now."""
         ended: list[Request] = []
-        idle = self.due == math.inf
+        idle = self.due == math.inf and not self.hung
         if idle:
             self._time = now
-        elif not self.waiting and self._admits(request):
+        elif not self.hung and not self.waiting and self._admits(request):
             ended = self.sync(now)
             idle = True
         self._wait(request, first=False)
@@ -117,6 +118,16 @@ class Engine:
         """Compute the planned steps that are over by `now`. No request ends in them; load and counters become current."""
         if self.due > now and self._steps:
             self._apply(max(0, self._steps_by(now) - 1))
+
+    def hang(self, now: float) -> list[Request]:
+        """Stop after the step that is under way; return the requests that ended by then."""
+        ended = self.sync(now) if self.due < math.inf else []
+        self.hung, self.due, self._steps, self._shares = True, math.inf, 0, []
+        return ended
+
+    def resume(self, now: float) -> None:
+        self.hung, self._time = False, max(now, self._time)
+        self._plan()
 
     # -- planning -----------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,8 @@ class View:
     `desired` is the last decision. `concurrency` is the mean number of requests in the fleet, held ones included, since
     the last decision at `since`. `arrivals` are requests per second in steps of 10 s, oldest first; the last step ended
     at `arrivals_end`. `ttft` is the 95th percentile of the last minute. `startups` are (time at which a pod became ready,
-    seconds since its creation) of the pods that became ready since the last decision.
+    seconds since its creation) of the pods that became ready since the last decision. While the engines are not `read`, `sums`
+    and `pods` hold no load; what gateways count is there.
     """
 
     now: float
@@ -83,6 +84,7 @@ class View:
     startups: tuple[tuple[float, float], ...]
     slots: int  # sequences that a replica runs at once
     look: Callable[[], tuple[PodView, ...]]
+    read: bool = True
 
     @cached_property
     def pods(self) -> tuple[PodView, ...]:

@@ -76,6 +76,8 @@ class Dynamo:
         return Memory()
 
     def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
+        if not view.read:
+            return Decision(view.desired, memory)
         ready = [pod for pod in view.pods if pod.ready]
         window = self.sla.window
         ttft = (*memory.ttft, *((_prefill(pod), pod.ttft) for pod in ready if pod.ttft is not None))[-window:]

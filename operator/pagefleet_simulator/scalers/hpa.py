@@ -111,6 +111,8 @@ class Hpa:
     def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
         if view.desired == 0:
             return Decision(0, memory)  # an HPA is switched off at zero
+        if not view.read:
+            return Decision(view.desired, memory)  # without its metric an HPA changes nothing
         sums = view.sums
         current = view.desired
         match self.metric:

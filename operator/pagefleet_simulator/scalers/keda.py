@@ -38,6 +38,8 @@ class Keda:
         return Memory()
 
     def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
+        if not view.read:
+            return Decision(view.desired, memory)
         total = hpa.metric(view, self.metric)
         polls = view.now - memory.polled >= self.polling
         # A running request makes the trigger active, also when the metric counts only waiting requests.

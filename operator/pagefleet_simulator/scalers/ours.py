@@ -56,11 +56,11 @@ class Ours:
 
 
 def reading(view: View, history: tuple[Sample, ...]) -> RevisionReading:
-    pods = tuple(_pod(pod) for pod in view.pods)
+    pods = tuple(_pod(pod, view.read) for pod in view.pods)
     return RevisionReading(REVISION, view.desired, pods, history, slots=view.slots)
 
 
-def _pod(pod: PodView) -> PodReading:
+def _pod(pod: PodView, read: bool) -> PodReading:
     started = pod.ready_since is not None and pod.ready_since > pod.created  # the pod was created during the simulation
     serving = pod.ready or pod.draining
     return PodReading(
@@ -70,8 +70,8 @@ def _pod(pod: PodView) -> PodReading:
         created=pod.created,
         ready_since=pod.ready_since,
         fault=PodFault("Unschedulable", "no accelerator is free") if pod.stuck else None,
-        load=pod.load if serving else None,
-        load_age=0.0 if serving else None,
+        load=pod.load if serving and read else None,
+        load_age=0.0 if serving and read else None,
         startup=pod.ready_since - pod.created if started and pod.ready_since is not None else None,
     )
 
@@ -81,7 +81,7 @@ def summed(view: View, history: tuple[Sample, ...]) -> Totals:
     latest = Sample(
         time=view.now,
         serving=sums.ready,
-        fresh=sums.ready,
+        fresh=sums.ready if view.read else 0,
         load=EngineLoad(
             running=round(sums.running),
             waiting=round(sums.waiting),

@@ -75,6 +75,8 @@ class Wva:
         return Memory()
 
     def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
+        if not view.read:
+            return Decision(view.desired, memory)
         ready = [pod for pod in view.pods if pod.ready]
         kv, queue = dict(memory.kv), dict(memory.queue)
         all_kv, all_queue, replicas = [], [], []
