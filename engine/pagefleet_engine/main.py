@@ -154,8 +154,6 @@ def _speculation(flags: argparse.Namespace, device: str) -> Speculation | None:
         return None
     if method in WITH_MODEL and model is None:
         raise ValueError(f"--speculation={method} needs --speculation-model")
-    if method == HEAD and device != "cpu":
-        raise ValueError(f"--speculation={HEAD} needs --device=cpu")
     if tokens is not None and tokens > MAX_DRAFT_TOKENS:
         raise ValueError(f"--speculation-tokens {tokens} is more than {MAX_DRAFT_TOKENS}")
     if flags.batching == Batching.STATIC:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from support import namespaces
 from support.engine.device_engine import PARALLEL, adapter, device_engine, finish, prompts, saved
+from support.engine.heads import CYCLE, knowing
 from support.engine.reference import ask
 
 from pagefleet_engine.core.requests import SamplingParams
@@ -141,6 +142,17 @@ def test_two_ranks_verify_draft_tokens_alike(method: str, tmp_path: Path) -> Non
     told, together = ended.stdout.splitlines()[-2:]
     assert {(name, 0): tokens for name, tokens in json.loads(together).items()} == alone
     assert int(told.split()[0]) > 0, told
+
+
+def test_two_ranks_share_a_head(tmp_path: Path) -> None:
+    uri, head = knowing(tmp_path / "model")
+    asked = [{"tokens": [token % CYCLE for token in prompt], "max_tokens": 24} for prompt in prompts(5, longest=20)]
+    alone = finish(device_engine(uri), [ask(str(index), one["tokens"], 24) for index, one in enumerate(asked)])
+    ended = two_ranks(uri, asked, draft=["eagle3", head.save(tmp_path / "head")], sleep_levels=[1, 2])
+    assert ended.returncode == 0, ended.stderr
+    told, together = ended.stdout.splitlines()[-2:]
+    assert {(name, 0): tokens for name, tokens in json.loads(together).items()} == alone
+    assert int(told.split()[0]) > 70, told  # of each four tokens behind the first, three or more are draft tokens
 
 
 def test_ranks_that_cannot_share_a_draft_model_name_it(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from support.engine.device_engine import adapter, device_engine, finish, prompts, saved
+from support.engine.device_engine import adapter, device_engine, finish, prompts, saved, uncaptured
 from support.engine.drafts import FEW_TOKENS, SEEDED, Always, Turns, assert_distributed, mixed
 from support.engine.reference import ask, assert_greedy
 
@@ -17,7 +16,6 @@ from pagefleet_engine.core.requests import EngineRequest, Speculation
 from pagefleet_engine.core.turns import TurnPlanner
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.device.engine import DeviceEngine
-from pagefleet_engine.runner.device.steps.sizes import Shape, verify_shapes
 
 METHODS = ("ngram", "draft", "itself")
 
@@ -106,16 +104,7 @@ def test_padded_steps_that_verify_are_token_exact(kernels: str, tmp_path: Path) 
     """What graphs are captured of, launched without one: steps padded to the shapes of graphs."""
     uri, draft, reference = models(tmp_path)
     served = drafting(uri, "draft", draft, kernels=kernels)
-    executor, taken = served._rank.executor, []
-
-    def captured(shape: Shape) -> Callable[[torch.Tensor], torch.Tensor]:
-        def run(numbers: torch.Tensor) -> torch.Tensor:
-            taken.append(shape)
-            return executor.verify(numbers, shape)
-
-        return run
-
-    executor.verifying = {shape: captured(shape) for shape in verify_shapes(16, 4)}
+    taken = uncaptured(served)
     asked = prompts(3 if kernels == "auto" else 7, longest=20)
     answers = finish(
         served,

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.engine.device_engine import FAMILIES, device_engine, finish, prompts, saved
 from support.engine.drafts import Always, Turns
+from support.engine.heads import CYCLE, knowing
 from support.engine.reference import ask, assert_greedy
 
 from pagefleet_engine.core.requests import Speculation
@@ -78,6 +79,22 @@ def test_draft_tokens_change_no_answer(method: str, graphs: bool, tmp_path: Path
     for _ in range(2):  # the second time from the prefix cache
         assert finish(served, asked) == expected
     assert served.stats().accepted_tokens > 20
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_a_heads_draft_tokens_are_accepted(graphs: bool, tmp_path: Path) -> None:
+    """The graphs keep the states that the head reads."""
+    uri, head = knowing(tmp_path / "model")
+    asked = [ask(str(i), [token % CYCLE for token in prompt], 40, n=1 + i % 3) for i, prompt in enumerate(prompts(13))]
+    expected = finish(cuda(uri), asked)
+    served = cuda(uri, speculation=Speculation("eagle3", 4, head.save(tmp_path / "head")))
+    served._drafting.speculator.planner, served._drafting.turns = Always(4), Turns(lambda step: step % 9 > 2)
+    if not graphs:
+        served._rank.executor.verifying = served._rank.executor.graphs = {}
+    for _ in range(2):  # the second time from the prefix cache
+        assert finish(served, asked) == expected
+    stats = served.stats()
+    assert stats.accepted_tokens > 0.97 * stats.draft_tokens > 100
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

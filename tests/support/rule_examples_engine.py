@@ -171,12 +171,6 @@ ENGINE_EXAMPLES = (
         {"model.quantization": "int8"},
     ),
     Example(
-        "spec.model.speculation.method",
-        "eagle3 of runtime pagefleet is for the CPU",
-        {"model.speculation": {"method": "eagle3", "model": "hf://a/b"}, **GPU},
-        {"model.speculation": {"method": "eagle3", "model": "hf://a/b"}, **GPU, **VLLM},
-    ),
-    Example(
         "spec.resources.accelerator.count",
         "at most 8 GPUs",
         {**GPU, "resources.accelerator.count": 9},

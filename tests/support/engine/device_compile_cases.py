@@ -65,7 +65,7 @@ def executor(model: ModelConfig, fp8: bool, kv: torch.dtype) -> Executor:
     made = DeviceDecoder(model, reader, Shard(), MAX_POSITIONS, COMPILED, CPU, None)
     pool = made.pool(PAGES, PAGE, kv)
     state = State(64, MAX_POSITIONS // PAGE, PAGE, CPU, COMPILED)
-    prepare = Preparation([pool], state, COMPILED, HostPages(pool, 2, COMPILED))
+    prepare = Preparation([pool], state, COMPILED, [HostPages(pool, 2, COMPILED)])
     return Executor(made, pool, prepare, COMPILED, MAX_POSITIONS)
 
 

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
-from support.engine.reference import tiny
+from support.engine.drafts import prompts
+from support.engine.reference import ask, tiny
 from transformers import LlamaForCausalLM
+
+from pagefleet_engine.core.requests import EngineRequest
+from pagefleet_engine.core.work import Work
+from pagefleet_engine.runner.common.head_drafts import HeadDrafts
 
 LAYERS = (1, 2, 4)  # those whose inputs the random heads read
 Tensors = dict[str, torch.Tensor]
@@ -99,6 +105,49 @@ def random_head(model: LlamaForCausalLM, *, tokens: int = 120, own: bool = False
     return Head(config, tensors)
 
 
+Proposals = list[tuple[list[int], tuple[int, ...], torch.Tensor]]
+
+
+def spied(monkeypatch: pytest.MonkeyPatch, kind: type[Any]) -> Proposals:
+    """The list takes each row that a head of this class drafts: the text that is known, the draft tokens before the row, and the logits."""
+    seen: Proposals = []
+    places: list[torch.Tensor] = []
+    computed, chain = kind.logits, HeadDrafts._chain
+
+    def logits(self: Any, outputs: torch.Tensor) -> torch.Tensor:
+        places.append(computed(self, outputs).clone())
+        return places[-1]
+
+    def chained(self: HeadDrafts, drafting: Sequence[Work]) -> None:
+        places.clear()
+        chain(self, drafting)
+        for place, rows in enumerate(places):
+            works = [work for work in drafting if work.drafts > place]
+            for work, row in zip(works, rows, strict=True):
+                seen.append((list(work.sequence.tokens), work.sequence.draft[:place], row))
+
+    monkeypatch.setattr(kind, "logits", logits)
+    monkeypatch.setattr(HeadDrafts, "_chain", chained)
+    return seen
+
+
+def assert_right(seen: Proposals, model: LlamaForCausalLM, head: Head) -> None:
+    """Compare logits with the reference's."""
+    tokens = head.tensors["d2t"] + torch.arange(len(head.tensors["d2t"]))
+    for known, before, logits in seen:
+        expected = reference_logits(model, head, known, before)[-1]
+        torch.testing.assert_close(logits[tokens], expected, atol=2e-4, rtol=1e-4)
+        assert int(logits.isfinite().sum()) == len(tokens)
+
+
+def parting() -> list[EngineRequest]:
+    """Return requests whose texts part within a page: those that part behind one may read one another's last entry of it."""
+    return [
+        ask(str(index), prompt, 20, n=1 + index % 2, temperature=0.8, seed=index)
+        for index, prompt in enumerate(prompts(10)) if len(prompt) % 16
+    ]  # fmt: skip
+
+
 CYCLE = 40  # tokens of the model that `knowing` makes
 
 
@@ -149,6 +198,14 @@ def knowing(folder: Path) -> tuple[str, Head]:
         "norm.weight": torch.ones(hidden),
     }
     return uri, head
+
+
+def in_cycle() -> list[EngineRequest]:
+    """Return requests for the model of `knowing`."""
+    return [
+        ask(str(index), [token % CYCLE for token in prompt], 30, n=1 + index % 3)
+        for index, prompt in enumerate(prompts(12))
+    ]
 
 
 @torch.inference_mode()

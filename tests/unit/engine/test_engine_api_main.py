@@ -92,7 +92,7 @@ def test_speculation_is_the_cpus_default_where_batches_are_continuous() -> None:
         ["--allow-runtime-adapters"], ["--adapter-root=/"], ["--allow-runtime-adapters", "--adapter-root=/no/such"],
         ["--speculation-tokens=2"], ["--speculation=none", "--speculation-tokens=2"],
         ["--speculation-model=x"], ["--speculation=ngram", "--speculation-model=x"],
-        ["--speculation=draft"], ["--speculation=eagle3"], ["--device=cuda", "--speculation-model=x", "--speculation=eagle3"],
+        ["--speculation=draft"], ["--speculation=eagle3"],
         ["--speculation=ngram", "--speculation-tokens=17"],
         ["--batching=static", "--speculation=ngram"], ["--max-chunk-tokens=513"], ["--max-n=17"], ["--write-timeout=0"],
         ["--api-key-file=/no/such"], ["--kv-cache-dtype=int4"], ["--scheduling-policy=lifo"], ["--kernels=fast"],

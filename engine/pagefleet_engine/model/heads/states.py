@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 
-from pagefleet_engine.model.heads.head import EagleHead
+
+class Reads(Protocol):
+    """A head, on the CPU or a device."""
+
+    @property
+    def layers(self) -> tuple[int, ...]: ...
+
+    def joined(self, states: list[torch.Tensor]) -> torch.Tensor: ...
+
+
+class Slots(Protocol):
+    """Where states are kept."""
+
+    def write(self, slots: torch.Tensor, states: torch.Tensor) -> None: ...
 
 
 class StatePages:
@@ -31,7 +46,7 @@ class StatePages:
 class Capture:
     """Keeps the states of one forward pass, whose tokens lie at `slots` [n]."""
 
-    def __init__(self, head: EagleHead, states: StatePages, slots: torch.Tensor) -> None:
+    def __init__(self, head: Reads, states: Slots, slots: torch.Tensor) -> None:
         self._head, self._states, self._slots = head, states, slots
         self._taken: list[torch.Tensor] = []
 

@@ -21,6 +21,11 @@ from pagefleet_engine.model.heads.weights import HeadFiles
 from pagefleet_engine.runner.common.speculator import FIELD, DraftModel
 
 
+def following(work_items: Sequence[Work]) -> list[int]:
+    """Return the tokens one place after those of the work items."""
+    return [token for work in work_items for token in Work(work.sequence, work.start + 1, work.count).tokens]
+
+
 class HeadDrafts(DraftModel):
     """The drafter's work items are positions of the head. Their tokens are those one place later.
 

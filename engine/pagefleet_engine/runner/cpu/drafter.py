@@ -11,7 +11,7 @@ from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.decoder import Decoder
 from pagefleet_engine.model.heads.head import EagleHead
 from pagefleet_engine.model.heads.states import StatePages
-from pagefleet_engine.runner.common.head_drafts import HeadDrafts
+from pagefleet_engine.runner.common.head_drafts import HeadDrafts, following
 from pagefleet_engine.runner.common.sampling import Sampler
 from pagefleet_engine.runner.common.speculator import DraftModel, Speculator
 from pagefleet_engine.runner.cpu import batch
@@ -73,8 +73,7 @@ class CpuHeadDrafter:
             yield _drawn(self._sampler, self._operations, self._head.logits(outputs), step, ahead)
 
     def _laid_out(self, work_items: list[Work]) -> tuple[torch.Tensor, Batch]:
-        following = [token for work in work_items for token in Work(work.sequence, work.start + 1, work.count).tokens]
-        return torch.tensor(following), batch.lay_out(work_items, self._size)[1]
+        return torch.tensor(following(work_items)), batch.lay_out(work_items, self._size)[1]
 
 
 def speculator(

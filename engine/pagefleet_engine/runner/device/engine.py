@@ -18,6 +18,7 @@ from pagefleet_engine.core.work import Results, Work
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common.adapters import Adapters, number_of
 from pagefleet_engine.runner.common.grammar import on_demand
+from pagefleet_engine.runner.common.head_drafts import HeadDrafts, following
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import report, start_over
 from pagefleet_engine.runner.common.sampling import Sampler, answered
@@ -226,7 +227,8 @@ class DeviceEngine:
         speculator = Speculator(settings)
         if settings.model is not None:
             drafter = DeviceDrafter(self._draft)
-            speculator = DraftModel(settings, drafter, config.page_size, config.max_num_batched_tokens)
+            kind = HeadDrafts if settings.by_head else DraftModel
+            speculator = kind(settings, drafter, config.page_size, config.max_num_batched_tokens)
         return Drafting(speculator, robust=self._rank.shard.size == 1)
 
     def _new_seats(self) -> Seats:
@@ -238,9 +240,11 @@ class DeviceEngine:
         return self._rank.executor.launch(step, self._rank.changes(step))
 
     def _draft(self, work_items: list[Work], draws: bool) -> InFlightStep:
-        """Launch a step of the draft model; `draws`: with the token after each work item."""
+        """Launch a step of the draft model or the head; `draws`: with the token after each work item."""
         owners = np.arange(len(work_items) if draws else 0, dtype=np.int32)
         step = replace(self._described(work_items), owners=owners, drafts=none(), adapters=none(), by_draft_model=True)
+        if self._config.speculation is not None and self._config.speculation.by_head:
+            step = replace(step, tokens=np.array(following(work_items), np.int32))
         self._workers.send(step)
         return self._rank.executor_of(step).launch(step)
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 from pagefleet_engine.model import rope
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.served import Tap
 from pagefleet_engine.runner.device.model.linear import Linear
 from pagefleet_engine.runner.device.model.mlp import Mixture, Mlp, dense, mixture
 from pagefleet_engine.runner.device.model.shard import Shard
@@ -59,22 +60,26 @@ class Pool:
         return self.memory[2 * layer + 1]
 
 
-@dataclass(frozen=True)
-class Layer:
+@dataclass(frozen=True, kw_only=True)
+class AttentionLayer:
     """tables: cos and sin. head_norms: of each head of q and of k; whole_norms: of all heads of q, and of k, together."""
 
     tables: tuple[torch.Tensor, torch.Tensor]
+    head_norms: tuple[torch.Tensor, torch.Tensor] | None = None
+    whole_norms: tuple[torch.Tensor, torch.Tensor] | None = None
+    sinks: torch.Tensor | None = None
+    window: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer(AttentionLayer):
     attention_norm: torch.Tensor | None
     qkv: Linear
-    head_norms: tuple[torch.Tensor, torch.Tensor] | None
-    whole_norms: tuple[torch.Tensor, torch.Tensor] | None
-    sinks: torch.Tensor | None
     out: Linear
     out_norm: torch.Tensor | None
     mlp_norm: torch.Tensor | None
     mlp: Mlp | Mixture
     mlp_out_norm: torch.Tensor | None
-    window: int
 
 
 class DeviceDecoder:
@@ -85,10 +90,10 @@ class DeviceDecoder:
         device: torch.device, dtype: torch.dtype | None,
     ) -> None:  # fmt: skip
         self.config, self._own, self._shard, self._kernels = config, shard.config(config), shard, kernels
-        self._embedding = reader.embedding(config.vocab_size, config.hidden_size, dtype)
+        self.embedding = reader.embedding(config.vocab_size, config.hidden_size, dtype)
         self.dtype, self.device = reader.dtype, device
         begin, end = shard.rows(config.vocab_size)
-        self._head = self._embedding[begin:end] if config.tied else reader.head(config.vocab_size, config.hidden_size)
+        self._head = self.embedding[begin:end] if config.tied else reader.head(config.vocab_size, config.hidden_size)
         self._norm = reader.norm("model.norm.weight", config.hidden_size, bool(config.options.norm_offset))
         shared: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # several layers have one table
         tables = rope.tables(config, positions)
@@ -114,20 +119,20 @@ class DeviceDecoder:
         heads = {"q_proj": q, "k_proj": kv, "v_proj": kv}
         sparse = options.experts is not None and options.experts.within(index)
         return Layer(
-            tables,
-            norm(f"{prefix}input_layernorm.weight", hidden) if options.pre_norms else None,
-            reader.merged(attention, heads, hidden, Cut.ROWS, config.attention_bias),
-            norms if config.qk_norm else None,
-            norms if options.whole_qk_norm else None,
-            reader.part(f"{attention}sinks", config.heads) if options.sinks else None,
-            reader.merged(attention, {"o_proj": hidden}, q, Cut.COLUMNS),
-            norm(f"{attention}output_norm.weight", hidden) if options.post_norms else None,
-            norm(f"{prefix}post_attention_layernorm.weight", hidden) if options.pre_norms else None,
-            mixture(reader, mlp, config, self._kernels)
+            tables=tables,
+            head_norms=norms if config.qk_norm else None,
+            whole_norms=norms if options.whole_qk_norm else None,
+            sinks=reader.part(f"{attention}sinks", config.heads) if options.sinks else None,
+            window=config.window(index) or 0,
+            attention_norm=norm(f"{prefix}input_layernorm.weight", hidden) if options.pre_norms else None,
+            qkv=reader.merged(attention, heads, hidden, Cut.ROWS, config.attention_bias),
+            out=reader.merged(attention, {"o_proj": hidden}, q, Cut.COLUMNS),
+            out_norm=norm(f"{attention}output_norm.weight", hidden) if options.post_norms else None,
+            mlp_norm=norm(f"{prefix}post_attention_layernorm.weight", hidden) if options.pre_norms else None,
+            mlp=mixture(reader, mlp, config, self._kernels)
             if sparse
             else dense(reader, mlp, config, config.intermediate_size),
-            norm(f"{mlp}output_norm.weight", hidden) if options.post_norms else None,
-            config.window(index) or 0,
+            mlp_out_norm=norm(f"{mlp}output_norm.weight", hidden) if options.post_norms else None,
         )
 
     def pool(self, pages: int, page_size: int, dtype: torch.dtype) -> Pool:
@@ -137,18 +142,22 @@ class DeviceDecoder:
         """Keys and values of one page in all layers, on this rank."""
         return 2 * self._own.layers * self._own.kv_size * page_size * dtype.itemsize
 
-    def forward(self, layout: Layout, pool: Pool, changes: Changes | None = None) -> torch.Tensor:
-        """Last hidden states [n, hidden], normalised. The pool is written in place."""
-        x: torch.Tensor = functional.embedding(layout.tokens, self._embedding)
+    def forward(
+        self, layout: Layout, pool: Pool, changes: Changes | None = None, tap: Tap | None = None
+    ) -> torch.Tensor:
+        """Last hidden states [n, hidden], normalised. The pool is written in place. `tap` sees what enters each layer."""
+        x: torch.Tensor = functional.embedding(layout.tokens, self.embedding)
         residual = None
         if self._embedding_scale != 1:
             x = x * self._embedding_scale
         for index, layer in enumerate(self._layers):
             normed, residual = self._entered(x, layer.attention_norm, residual)
+            if tap is not None:
+                tap.take(index, residual)
             qkv = layer.qkv(normed)
             if changes:
                 changes.add(index, "qkv", normed, qkv)
-            attended = self._attend(index, layer, qkv, layout, pool)
+            attended = attend(self._own, self._kernels, layer, qkv, layout, pool, index)
             x = layer.out(attended)
             if changes:
                 changes.add(index, "out", attended, x)
@@ -185,28 +194,6 @@ class DeviceDecoder:
             changes.add(index, "down", inner, x)
         return x
 
-    def _attend(self, index: int, layer: Layer, qkv: torch.Tensor, layout: Layout, pool: Pool) -> torch.Tensor:
-        own, kernels = self._own, self._kernels
-        heads = qkv.view(qkv.shape[0], -1, own.head_dim)
-        q, k, v = torch.split(heads, [own.heads, own.kv_heads, own.kv_heads], dim=1)
-        if layer.whole_norms is not None:
-            q, k = (
-                kernels.rms_norm(one.flatten(1), norm, own.norm_eps)[0].view(one.shape)
-                for one, norm in zip((q, k), layer.whole_norms, strict=True)
-            )
-        keys, values = pool.keys(index), pool.values(index)
-        q_norm, k_norm = layer.head_norms or (None, None)
-        q = kernels.rope_write(
-            q, k, v, *layer.tables, layout.positions, layout.slots, keys.flatten(0, 1), values.flatten(0, 1),
-            q_norm=q_norm, k_norm=k_norm, eps=own.norm_eps,
-        )  # fmt: skip
-        attended = kernels.paged_attention(
-            q, keys, values, layout.tables, layout.query_starts, layout.kv_lens, own.attention_scale,
-            layout.longest_query, longest_kv=layout.longest_kv, window=layer.window, cap=own.options.attention_cap,
-            sinks=layer.sinks,
-        )  # fmt: skip
-        return attended.view(qkv.shape[0], -1)
-
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocab] of last hidden states [rows, hidden], the same on every rank."""
         logits = self._shard.gathered(functional.linear(hidden, self._head), self.config.vocab_size)
@@ -216,3 +203,34 @@ class DeviceDecoder:
         if options.logit_cap:
             logits = torch.tanh(logits / options.logit_cap) * options.logit_cap
         return logits
+
+
+def attend(
+    own: ModelConfig, kernels: Kernels, layer: AttentionLayer, qkv: torch.Tensor, layout: Layout, pool: Pool, index: int
+) -> torch.Tensor:
+    """Rotate, write the keys and values of qkv [n, all heads of `own`] to the pool, and attend: [n, heads * head_dim]."""
+    q = write(own, kernels, layer, qkv, layout, pool, index)
+    attended = kernels.paged_attention(
+        q, pool.keys(index), pool.values(index), layout.tables, layout.query_starts, layout.kv_lens, own.attention_scale,
+        layout.longest_query, longest_kv=layout.longest_kv, window=layer.window, cap=own.options.attention_cap,
+        sinks=layer.sinks,
+    )  # fmt: skip
+    return attended.view(qkv.shape[0], -1)
+
+
+def write(
+    own: ModelConfig, kernels: Kernels, layer: AttentionLayer, qkv: torch.Tensor, layout: Layout, pool: Pool, index: int
+) -> torch.Tensor:
+    """As `attend`, without attending: the rotated queries."""
+    heads = qkv.view(qkv.shape[0], -1, own.head_dim)
+    q, k, v = torch.split(heads, [own.heads, own.kv_heads, own.kv_heads], dim=1)
+    if layer.whole_norms is not None:
+        q, k = (
+            kernels.rms_norm(one.flatten(1), norm, own.norm_eps)[0].view(one.shape)
+            for one, norm in zip((q, k), layer.whole_norms, strict=True)
+        )
+    q_norm, k_norm = layer.head_norms or (None, None)
+    return kernels.rope_write(
+        q, k, v, *layer.tables, layout.positions, layout.slots, pool.keys(index).flatten(0, 1),
+        pool.values(index).flatten(0, 1), q_norm=q_norm, k_norm=k_norm, eps=own.norm_eps,
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +18,22 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.quantization import Method
 from pagefleet_engine.model.checkpoint.source import Format, ModelSource
 from pagefleet_engine.model.checkpoint.weights import Weights
+from pagefleet_engine.model.heads import weights as heads
+from pagefleet_engine.model.heads.states import Capture
 from pagefleet_engine.runner.common.adapters import changed_rows
+from pagefleet_engine.runner.common.head_drafts import check_head
 from pagefleet_engine.runner.common.speculator import FIELD as DRAFT
 from pagefleet_engine.runner.common.speculator import check_draft
 from pagefleet_engine.runner.common.stats import longest
+from pagefleet_engine.runner.device.model.head import DeviceHead, StatePool
 from pagefleet_engine.runner.device.model.model import DeviceDecoder, Pool
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.weights import Reader
 from pagefleet_engine.runner.device.steps import memory
-from pagefleet_engine.runner.device.steps.capture import Capture
+from pagefleet_engine.runner.device.steps.capture import Capture as Graphs
 from pagefleet_engine.runner.device.steps.executor import Executor
-from pagefleet_engine.runner.device.steps.host_pages import HostPages
+from pagefleet_engine.runner.device.steps.head_executor import HeadExecutor
+from pagefleet_engine.runner.device.steps.host_pages import HostPages, Paged
 from pagefleet_engine.runner.device.steps.preparation import Preparation
 from pagefleet_engine.runner.device.steps.sizes import graph_sizes, verify_shapes
 from pagefleet_engine.runner.device.steps.state import State
@@ -50,8 +56,9 @@ class Rank:
         self.adapters: dict[int, Adapter] = {}  # by the numbers that steps name them by
         self._model: DeviceDecoder | None = None
         self._draft: DeviceDecoder | None = None
+        self._head: DeviceHead | None = None
         self._executor: Executor | None = None
-        self._drafting: Executor | None = None
+        self._drafting: Executor | HeadExecutor | None = None
         self.pages = 0
         self.host_places = 0
         self.wake()
@@ -63,8 +70,8 @@ class Rank:
             raise RuntimeError("the engine is asleep")
         return self._executor
 
-    def executor_of(self, step: DeviceStep) -> Executor:
-        """Return the executor of the model that computes the step. Raises RuntimeError while asleep, and without that model."""
+    def executor_of(self, step: DeviceStep) -> Executor | HeadExecutor:
+        """Return the executor of what computes the step. Raises RuntimeError while asleep, and without a draft model or head."""
         if not step.by_draft_model:
             return self.executor
         if self._drafting is None:
@@ -116,7 +123,7 @@ class Rank:
         """Give the pages back, and with level 2 the weights too."""
         self._executor = self._drafting = None
         if level >= 2:
-            self._model = self._draft = None
+            self._model = self._draft = self._head = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -125,9 +132,10 @@ class Rank:
         """Be ready again. Raises ModelError."""
         try:
             if self._model is None:
-                self._model, self._draft = self._read(), self._read_draft()
+                self._model = self._read()
+                self._draft, self._head = self._read_draft(), self._read_head(self._model)
             if self._executor is None:
-                self._make(self._model, self._draft)
+                self._make(self._model)
         except torch.OutOfMemoryError as error:
             raise ModelError(SOURCE, f"{self.config.model!r} does not fit the GPU's memory: {error}") from error
 
@@ -149,14 +157,30 @@ class Rank:
 
     def _read_draft(self) -> DeviceDecoder | None:
         """Read the draft model, if there is one. Its ranks share it as they share the model. Raises ModelError."""
-        if self.config.speculation is None or self.config.speculation.model is None:
+        settings = self.config.speculation
+        if settings is None or settings.model is None or settings.by_head:
             return None
-        model_source = source.resolve(self.config.speculation.model)
+        model_source = source.resolve(settings.model)
         config, unread = weights.load(model_source)
         check_heads(config, DRAFT)
         check_draft(config, self.model_config, self.max_model_len)
         try:
             return self._decoder(model_source, config, unread)
+        except ModelError as error:
+            raise ModelError(DRAFT, error.message) from error
+
+    def _read_head(self, served: DeviceDecoder) -> DeviceHead | None:
+        """Read the EAGLE-3 head, if there is one. Its ranks share it as they share the model. Raises ModelError."""
+        settings = self.config.speculation
+        if settings is None or not settings.by_head:
+            return None
+        try:
+            files = heads.load(source.resolve(settings.model or "").path)
+            layers = check_head(files, self.model_config)
+            check_heads(files.config.shape, DRAFT)
+            fp8 = self.config.quantization == "fp8"
+            reader = Reader(files.weights, self.shard, self.device, self.kernels, fp8=fp8)
+            return DeviceHead(files, reader, served, layers, self.shard, self.max_model_len, self.kernels)
         except ModelError as error:
             raise ModelError(DRAFT, error.message) from error
 
@@ -167,23 +191,32 @@ class Rank:
         reader = Reader(unread, self.shard, self.device, self.kernels, fp8=self.config.quantization == "fp8")
         return DeviceDecoder(config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype)
 
-    def _make(self, model: DeviceDecoder, draft: DeviceDecoder | None) -> None:
-        config, models = self.config, [model, *([draft] if draft else [])]
+    def _make(self, model: DeviceDecoder) -> None:
+        config, size, head = self.config, self.config.page_size, self._head
+        models = [model, *([self._draft] if self._draft else [])]
         dtypes = [memory.kv_dtype(config, one.dtype) for one in models]
-        own = [one.page_bytes(config.page_size, dtype) for one, dtype in zip(models, dtypes, strict=True)]
+        own = [one.page_bytes(size, dtype) for one, dtype in zip(models, dtypes, strict=True)]
+        beside = 0 if head is None else head.state_bytes(size)  # what moves to the host with the model's pages
         if not self.pages:
-            self.pages = self.shard.least(self._sized(model, dtypes[0], sum(own)), self.device)
-            self.host_places = memory.host_places(config, own[0], self.shard.size)
-        pools = [one.pool(self.pages, config.page_size, dtype) for one, dtype in zip(models, dtypes, strict=True)]
-        host = HostPages(pools[0], self.host_places, self.kernels) if self.host_places else None
-        prepare = self._prepared(pools, host)
-        made = [self._on(one, pool, prepare) for one, pool in zip(models, pools, strict=True)]
+            every = sum(own) + beside + (0 if head is None else head.page_bytes(size, dtypes[0]))
+            self.pages = self.shard.least(self._sized(model, dtypes[0], every), self.device)
+            self.host_places = memory.host_places(config, own[0] + beside, self.shard.size)
+        pools = [one.pool(self.pages, size, dtype) for one, dtype in zip(models, dtypes, strict=True)]
+        if head is None:
+            prepare = self._prepared(pools, pools[:1])
+            made = [self._on(one, pool, prepare) for one, pool in zip(models, pools, strict=True)]
+            self._drafting = made[1] if self._draft else None
+        else:
+            states, pool = head.states(self.pages, size), head.pool(self.pages, size, dtypes[0])
+            prepare = self._prepared([*pools, pool, states], [pools[0], states])
+            made = [self._on(model, pools[0], prepare, head, states)]
+            self._drafting = HeadExecutor(head, pool, states, prepare, self.kernels, config.max_num_seqs)
         if self.device.type == "cuda":
             self._capture(made)
-        self._executor, self._drafting = made[0], made[1] if draft else None
+        self._executor = made[0]
 
     def _capture(self, made: Sequence[Executor]) -> None:
-        config, capture = self.config, Capture()
+        config, capture = self.config, Graphs()
         if config.speculation is not None:
             shapes = verify_shapes(config.max_num_seqs, config.speculation.tokens)
             made[0].verifying = capture.verify(made[0], shapes)
@@ -194,17 +227,26 @@ class Rank:
         config = self.config
         if self.device.type != "cuda":
             return config.num_pages or max(memory.CPU_PAGES, -(-self.max_model_len // config.page_size))
-        pool = model.pool(1, config.page_size, dtype)
-        free = memory.profile(self._on(model, pool, self._prepared([pool], None)), config, self.max_model_len)
+        pool, head = model.pool(1, config.page_size, dtype), self._head
+        states = None if head is None else head.states(1, config.page_size)
+        profiled = self._on(model, pool, self._prepared([pool], []), head, states)
+        free = memory.profile(profiled, config, self.max_model_len)
         return memory.pages(config, page_bytes, self.max_model_len, free)
 
-    def _prepared(self, pools: Sequence[Pool], host: HostPages | None) -> Preparation:
+    def _prepared(self, pools: Sequence[Paged], on_host: Sequence[Paged]) -> Preparation:
+        """`on_host`: those whose pages move to the host, where it has room."""
         places = -(-self.max_model_len // self.config.page_size)
         state = State(self.config.max_num_seqs, places, self.config.page_size, self.device, self.kernels)
-        return Preparation(pools, state, self.kernels, host)
+        hosts = [HostPages(pool, self.host_places, self.kernels) for pool in on_host if self.host_places]
+        return Preparation(pools, state, self.kernels, hosts)
 
-    def _on(self, model: DeviceDecoder, pool: Pool, prepare: Preparation) -> Executor:
-        return Executor(model, pool, prepare, self.kernels, self.max_model_len)
+    def _on(
+        self, model: DeviceDecoder, pool: Pool, prepare: Preparation, head: DeviceHead | None = None,
+        states: StatePool | None = None,
+    ) -> Executor:  # fmt: skip
+        """Return an executor of a model; with a head, one whose steps keep the states that the head reads."""
+        tap = None if head is None or states is None else partial(Capture, head, states)
+        return Executor(model, pool, prepare, self.kernels, self.max_model_len, tap)
 
 
 def check_heads(model: ModelConfig, field: str) -> None:

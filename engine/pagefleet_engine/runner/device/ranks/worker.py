@@ -41,11 +41,11 @@ def work(orders: Orders, rank: Rank) -> None:
         match order:
             case Compute(body):
                 step = decode(body)
-                executor, changes = rank.executor_of(step), rank.changes(step)
+                changes = rank.changes(step)
                 if step.chosen_by_host:
-                    executor.compute(step, changes)
+                    rank.executor.compute(step, changes)
                 else:
-                    executor.launch(step, changes)
+                    rank.executor_of(step).launch(step, changes)
             case Sleep(level):
                 rank.sleep(level)
             case Wake():

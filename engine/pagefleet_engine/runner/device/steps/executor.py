@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from pagefleet_engine.model.served import Tap
 from pagefleet_engine.runner.device.model.model import Changes, DeviceDecoder, Layout, Pool
 from pagefleet_engine.runner.device.steps.preparation import Preparation
 from pagefleet_engine.runner.device.steps.sizes import Shape, graph_size, packed, packed_sizes, padded, verify_shape
+from pagefleet_engine.runner.device.steps.state import State
 from pagefleet_engine.runner.device.steps.step import DeviceStep
 from pagefleet_kernels.kernels import Kernels
 
@@ -54,13 +56,16 @@ Graph = Callable[[torch.Tensor], torch.Tensor]
 class Executor:
     """Computes the steps of one model, in its pool. `prepare` has the state, which the draft model's executor shares.
 
+    tap: makes what keeps states of a pass, from the slots of its tokens.
     `graphs` map ascending sizes to captured decode steps: from columns [3, size] on the device to tokens [size].
     `verifying` maps shapes (sequences, tokens) to captured steps of draft tokens: from the numbers of `packed` to tokens.
     """
 
     def __init__(
-        self, model: DeviceDecoder, pool: Pool, prepare: Preparation, kernels: Kernels, max_model_len: int
-    ) -> None:
+        self, model: DeviceDecoder, pool: Pool, prepare: Preparation, kernels: Kernels, max_model_len: int,
+        tap: Callable[[torch.Tensor], Tap] | None = None,
+    ) -> None:  # fmt: skip
+        self._tap = tap
         self.model, self.pool, self.state = model, pool, prepare.state
         self._prepare, self._kernels, self._longest = prepare, kernels, max_model_len
         self.graphs: dict[int, Graph] = {}
@@ -85,8 +90,8 @@ class Executor:
         """Compute the decode step of columns [3, size] (tokens, seats, starts), which graphs capture. Return tokens [size]."""
         size, state = columns.shape[1], self.state
         starts = torch.arange(size + 1, dtype=torch.int32, device=columns.device)
-        rows, layout = self._layout(columns[0], columns[1], columns[2], starts, 1, self._longest)
-        logits = self.model.logits(self.model.forward(layout, self.pool))
+        rows, layout = laid_out(state, self._kernels, columns[0], columns[1], columns[2], starts, 1, self._longest)
+        logits = self.model.logits(self._states(layout))
         return state.draw(logits, rows, layout.kv_lens.long())
 
     def verify(self, numbers: torch.Tensor, shape: Shape) -> torch.Tensor:
@@ -94,8 +99,9 @@ class Executor:
         sequences, tokens = shape
         own, owners, seats, starts, first = torch.split(numbers, packed_sizes(shape))
         # The longest query is at least two; attention's launch holds any split of the tokens, and only its plan follows from it.
-        rows, layout = self._layout(own, seats, starts, first, -(-tokens // sequences), self._longest)
-        logits = self.model.logits(self.model.forward(layout, self.pool))
+        longest = -(-tokens // sequences)
+        rows, layout = laid_out(self.state, self._kernels, own, seats, starts, first, longest, self._longest)
+        logits = self.model.logits(self._states(layout))
         return self.state.drawn(logits, rows.index_select(0, owners), layout.positions + 1)
 
     def _replayed(self, step: DeviceStep) -> torch.Tensor | None:
@@ -108,13 +114,8 @@ class Executor:
 
     def _forward(self, step: DeviceStep, changes: Changes | None) -> StepLogits:
         state = self.state
-        starts = state.sent(step.query_starts)
-        longest = int((step.starts + step.counts).max())
-        rows, layout = self._layout(
-            state.sent(step.tokens), state.sent(step.seats), state.sent(step.starts), starts, int(step.counts.max()),
-            longest,
-        )  # fmt: skip
-        hidden = self.model.forward(layout, self.pool, changes)
+        rows, layout = lay_out(state, self._kernels, step)
+        hidden = self._states(layout, changes)
         tokens, owners = (state.sent(numbers).long() for numbers in step.sampled)
         logits = self.model.logits(hidden.index_select(0, tokens))
         prompt_logits = tuple(
@@ -123,17 +124,30 @@ class Executor:
         positions = layout.positions.index_select(0, tokens) + 1
         return StepLogits(hidden, logits, rows.index_select(0, owners), positions, prompt_logits)
 
-    def _layout(
-        self, tokens: torch.Tensor, seats: torch.Tensor, starts: torch.Tensor, query_starts: torch.Tensor,
-        longest_query: int, longest_kv: int,
-    ) -> tuple[torch.Tensor, Layout]:  # fmt: skip
-        state = self.state
-        rows = state.seated(seats)
-        state.computed.index_copy_(0, rows, starts)
-        made = self._kernels.build_inputs(
-            tokens, query_starts, seats, state.computed, state.last_tokens, state.tables, state.page_size
-        )
-        tables = state.tables.index_select(0, rows)
-        return rows, Layout(
-            made.tokens, made.positions, made.slots, made.kv_lens, query_starts, tables, longest_query, longest_kv
-        )
+    def _states(self, layout: Layout, changes: Changes | None = None) -> torch.Tensor:
+        tap = None if self._tap is None else self._tap(layout.slots)
+        return self.model.forward(layout, self.pool, changes, tap)
+
+
+def lay_out(state: State, kernels: Kernels, step: DeviceStep) -> tuple[torch.Tensor, Layout]:
+    """Return the rows of the state [sequences] of a step, and its layout. Copies its numbers to the device."""
+    return laid_out(
+        state, kernels, state.sent(step.tokens), state.sent(step.seats), state.sent(step.starts),
+        state.sent(step.query_starts), int(step.counts.max()), int((step.starts + step.counts).max()),
+    )  # fmt: skip
+
+
+def laid_out(
+    state: State, kernels: Kernels, tokens: torch.Tensor, seats: torch.Tensor, starts: torch.Tensor,
+    query_starts: torch.Tensor, longest_query: int, longest_kv: int,
+) -> tuple[torch.Tensor, Layout]:  # fmt: skip
+    """As `lay_out`, of numbers that lie on the device: what graphs capture."""
+    rows = state.seated(seats)
+    state.computed.index_copy_(0, rows, starts)
+    made = kernels.build_inputs(
+        tokens, query_starts, seats, state.computed, state.last_tokens, state.tables, state.page_size
+    )
+    tables = state.tables.index_select(0, rows)
+    return rows, Layout(
+        made.tokens, made.positions, made.slots, made.kv_lens, query_starts, tables, longest_query, longest_kv
+    )

@@ -45,7 +45,7 @@ class DeviceStep:
     prompt_rows [n, 2]: (first, how many) tokens whose logits give a prompt's log probabilities.
     chosen_by_host: the scheduling rank takes the logits and chooses; nothing is sampled on the device.
     adapters [sequences]: the numbers of their LoRA adapters, -1 for none; empty where none has one.
-    by_draft_model: the draft model computes the step, in pages of its own.
+    by_draft_model: the draft model, or the EAGLE-3 head, computes the step, in pages of its own.
     """
 
     tokens: Numbers
@@ -66,6 +66,11 @@ class DeviceStep:
     @property
     def drafted(self) -> bool:
         return bool(self.drafts.any())
+
+    @property
+    def drawn(self) -> bool:
+        """Whether each token is the last one that was sampled on its seat."""
+        return bool((self.tokens < 0).all())
 
     @property
     def single(self) -> bool:

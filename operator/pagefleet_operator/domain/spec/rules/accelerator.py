@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pagefleet_contract.engine_options import HEAD
 from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, NVIDIA
 from pagefleet_operator.domain.spec.rules.rule import Rule, given, listed
 
@@ -38,12 +37,6 @@ ACCELERATOR_RULES = (
         "spec.model.quantization",
         f"self.model.quantization != 'int8' || !({CUDA})",
         f"int8 is for the CPU; with {NVIDIA} use none, fp8 or awq",
-    ),
-    Rule(
-        (),
-        "spec.model.speculation.method",
-        f"!({given('model.speculation.method')}) || self.model.speculation.method != '{HEAD}' || !({CUDA})",
-        f"{HEAD} of runtime pagefleet is for the CPU; with {NVIDIA} use draft, ngram or none",
     ),
     *(
         Rule(
