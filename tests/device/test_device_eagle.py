@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine.device_engine import device_engine, finish, uncaptured
+from support.engine.device_engine import adapter, device_engine, finish, saved, uncaptured
 from support.engine.drafts import FEW_TOKENS, Always, Turns, assert_distributed, mixed, prompts
 from support.engine.heads import assert_right, in_cycle, knowing, parting, random_head, served, spied
 from support.engine.reference import ask, assert_greedy
@@ -111,6 +111,15 @@ def test_padded_steps_that_verify_keep_the_states(tmp_path: Path) -> None:
     assert finish(drafted, in_cycle()) == finish(device_engine(uri), in_cycle())
     stats = drafted.stats()
     assert len(set(taken)) > 1 and stats.accepted_tokens > 0.97 * stats.draft_tokens > 100
+
+
+def test_an_adapters_answers_are_those_without_drafts(tmp_path: Path) -> None:
+    uri, model = saved(tmp_path / "model", num_hidden_layers=5, initializer_range=0.1)
+    adapters = (("one", adapter(tmp_path / "adapter")),)
+    asked = [ask(str(i), prompt, 20, adapter="one" if i % 2 else None) for i, prompt in enumerate(prompts(8))]
+    drafted = drafting(uri, random_head(model).save(tmp_path / "head"), adapters=adapters)
+    assert finish(drafted, asked) == finish(device_engine(uri, adapters=adapters), asked)
+    assert drafted.stats().draft_tokens > 40
 
 
 def test_unseeded_draws_follow_the_models_distribution(tmp_path: Path) -> None:

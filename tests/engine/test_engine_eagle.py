@@ -3,15 +3,17 @@ in plain torch computes; a head that is right is accepted; and a head that is no
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.engine.drafts import FEW_TOKENS, Always, Switched, assert_distributed, mixed
+from support.engine.drafts import FEW_TOKENS, Always, Switched, assert_distributed, mixed, prompts
 from support.engine.heads import Head, assert_right, in_cycle, knowing, parting, random_head, served, spied
-from support.engine.reference import KERNELS, ask, engine, serve
+from support.engine.reference import KERNELS, ask, engine, serve, small_adapter
 
 from pagefleet_engine.core.requests import Speculation
 from pagefleet_engine.model.checkpoint.errors import ModelError
@@ -123,11 +125,23 @@ def test_unseeded_draws_follow_the_models_distribution(tmp_path: Path) -> None:
     assert stats.draft_tokens > 1000 and 0 < stats.accepted_tokens < stats.draft_tokens
 
 
+def test_an_adapters_answers_are_those_without_drafts(tmp_path: Path) -> None:
+    uri, model = served(tmp_path / "model")
+    adapters = (("a", small_adapter(tmp_path / "adapter")),)
+    drafted = drafting(uri, random_head(model).save(tmp_path / "head"), adapters=adapters)
+    asked = [ask(str(index), prompt, 20, adapter="a" if index % 2 else None) for index, prompt in enumerate(prompts(8))]
+    assert serve(drafted, asked) == serve(engine(uri, adapters=adapters), asked)
+    assert drafted.stats().draft_tokens > 40
+
+
 def test_an_engine_that_slept_drafts_again(tmp_path: Path) -> None:
     uri, head = knowing(tmp_path / "model")
     drafted = drafting(uri, head.save(tmp_path / "head"))
     for level in (1, 2):
+        keys, states = weakref.ref(drafted.loaded.draft_cache[0].keys), weakref.ref(drafted.loaded.states)
         drafted.sleep(level)
+        gc.collect()
+        assert keys() is states() is None
         drafted.wake()
         assert drafted._speculator is not None
         drafted._speculator.planner = Always(4)

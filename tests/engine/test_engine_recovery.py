@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.engine.drafts import Always
+from support.engine.heads import random_head, served
 from support.engine.reference import KERNELS, Served, ask, engine, serve, tiny
 
 from pagefleet_engine.core.requests import EngineRequest, Speculation
@@ -168,8 +169,12 @@ def test_a_batch_that_raises_only_as_a_whole_ends_nobody(made: Engine, monkeypat
     assert max(counted) > 4, "no step was large enough"
 
 
-def test_draft_tokens_change_nothing_of_it(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = engine(model, speculation=Speculation("draft", 4, tiny(tmp_path, seed=1)[0]), max_num_batched_tokens=64)
+@pytest.mark.parametrize("method", ["draft", "eagle3"])
+def test_draft_tokens_change_nothing_of_it(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri, model = served(tmp_path / "model")
+    folder = tmp_path / "draft"
+    draft = random_head(model).save(folder) if method == "eagle3" else tiny(folder, seed=1)[0]
+    made = engine(uri, speculation=Speculation(method, 4, draft), max_num_batched_tokens=64)
     assert made._speculator is not None
     made._speculator.planner = Always(4)
     expected = serve(made, beside())

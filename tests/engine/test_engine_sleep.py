@@ -8,9 +8,7 @@ import weakref
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from support.engine.reference import answers, ask, engine, serve, tiny
+from support.engine.reference import answers, ask, engine, serve, small_adapter, tiny
 
 from pagefleet_engine.core.requests import Speculation
 from pagefleet_engine.model.checkpoint.errors import ModelError
@@ -97,15 +95,8 @@ def test_open_requests_keep_it_awake_and_none_is_taken_asleep(tmp_path: Path) ->
 @pytest.mark.parametrize("level", [1, 2])
 def test_adapters_and_a_draft_model_wake_as_well(level: int, tmp_path: Path) -> None:
     uri, _ = tiny(tmp_path / "model")
-    folder = tmp_path / "adapter"
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 8}')
-    prefix = "base_model.model.model.layers.0.self_attn.v_proj.lora_"
-    save_file(
-        {f"{prefix}A.weight": torch.ones(2, 96), f"{prefix}B.weight": torch.ones(32, 2)},
-        folder / "adapter_model.safetensors",
-    )
-    served = engine(uri, speculation=Speculation("draft", 2, uri), adapters=(("a", str(folder)),))
+    adapter = small_adapter(tmp_path / "adapter")
+    served = engine(uri, speculation=Speculation("draft", 2, uri), adapters=(("a", adapter),))
     names = ["a", None, "a"]
     before = answers(served, PROMPTS, 12, names)
     assert before != answers(served, PROMPTS, 12)

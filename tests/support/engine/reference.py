@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from support.engine.compiled_operations import NEEDS_AVX512
 from support.engine.files import SMOLLM2
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -50,6 +51,18 @@ def tiny(folder: Path, seed: int = 0, **changes: Any) -> tuple[str, LlamaForCaus
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(**{**settings, **changes})).eval()
     return saved(model, folder), model
+
+
+def small_adapter(folder: Path) -> str:
+    """Save a LoRA adapter for models of `tiny`, which changes the first layer's values, and return its folder."""
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 8}')
+    prefix = "base_model.model.model.layers.0.self_attn.v_proj.lora_"
+    save_file(
+        {f"{prefix}A.weight": torch.ones(2, 96), f"{prefix}B.weight": torch.ones(32, 2)},
+        folder / "adapter_model.safetensors",
+    )
+    return str(folder)
 
 
 def smollm2() -> LlamaForCausalLM:

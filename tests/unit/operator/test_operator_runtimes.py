@@ -74,6 +74,17 @@ def test_a_draft_model_is_refused_for_tgi() -> None:
     assert set(errors(changed("tgi", "model.speculation", drafted))) == {"spec.model.speculation.method"}
 
 
+@pytest.mark.parametrize("name", ["minimal", "gpu"])
+def test_an_eagle3_head_reaches_our_own_engine(name: str) -> None:
+    told = changed(name, "model.speculation", {"method": "eagle3", "tokens": 3, "model": "pvc://weights/llama/eagle3"})
+    assert errors(told) == {}
+    (container,) = deployment(child_of(told), 1)["spec"]["template"]["spec"]["containers"]
+    assert {
+        "--speculation=eagle3", "--speculation-tokens=3", "--speculation-model=file:///models/weights/llama/eagle3",
+    } <= set(container["args"])  # fmt: skip
+    assert any(mount["mountPath"] == "/models/weights" for mount in container["volumeMounts"])
+
+
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tgi"])
 def test_nobody_guesses_where_nobody_is_asked_to(name: str) -> None:
     told = changed(name, "model.speculation", {"method": "none", "tokens": 4})
