@@ -8,7 +8,8 @@ replica that hangs and looks idle, and a published trace (a CSV file of BurstGPT
 eleven). Ours has ONE setting: that of a manifest with `target.ttft` and nothing else.
 
 The others' grids (`pagefleet_simulator.scalers.catalog`) are run on a calibration trace of another seed. Of each scaler the settings on
-its front there that attain USEFUL (at most KEEP; without one, what attains most) are run on every case with the first seed; those on the common front that are next to what ours attains
+its front there that attain USEFUL (at most KEEP, and all on the common front; without one, what attains most) are run on every case
+with the first seed; those on the common front that are next to what ours attains
 there, with hindsight, on all seeds. Medians over the seeds make the front that ours is compared with, at the attainment of ours, between
 two settings by interpolation (`scalerbench/frontier.py`).
 
@@ -84,17 +85,16 @@ class Bench:
         return max(one.flaps for one in found.values())
 
     def _calibrated(self) -> list[tuple[str, int]]:
-        """(family, index) of the settings on each family's front on the calibration trace."""
+        """(family, index) of the settings on the fronts of the calibration trace."""
         count = {name: len(candidates_of(name, PROFILE, SCALING, OBJECTIVE, (1000.0, 500.0))) for name in FAMILIES}
         jobs = [self._job(CALIBRATION.name, CALIBRATION_SEED, name, i) for name in FAMILIES for i in range(count[name])]
         found = rows(self._run(jobs, "calibrating"))
-        chosen = []
+        labels = {one.label for one in front(map(point, found.values())) if one.attainment >= USEFUL}
         for name in FAMILIES:
             mine: list[Point] = front(point(row) for row in found.values() if row.family == name)
             mine = [one for one in mine if one.attainment >= USEFUL] or mine[-1:]
-            labels = {one.label for one in thinned(mine, KEEP)}
-            chosen += [key for key, row in found.items() if point(row).label in labels]
-        return chosen
+            labels |= {one.label for one in thinned(mine, KEEP)}
+        return [key for key, row in found.items() if point(row).label in labels]
 
     def _job(self, case: str, seed: int, family: str, index: int) -> Job:
         return Job(case, seed, family, index, self.short, self.published)

@@ -1,6 +1,6 @@
 """Protects what the scaler knows in a burst and in noise: a replica's throughput is learned without what the prompts of a
 rise take and with how sure it is, few requests that are looked at by chance are no saturation while saturation that is there is
-still found, a clear rise is extended to now, a clear fall ends the window unless the user gave one,
+still found, a clear rise is extended to now, one after a fall by the start-up time, noise is none, a clear fall ends the window unless the user gave one,
 what made up for a shortage is no need, the tokens of a request are those of the time that both readings and arrivals
 cover, and +-10 % of noise flaps nothing on the simulator's own trace, of PAGEFLEET_NOISE_HOURS (3 in the night)."""
 
@@ -146,6 +146,25 @@ def test_a_clear_rise_is_extended_to_now_and_a_small_one_is_not() -> None:
     assert asked(rising).now > 1.2 * asked(plain).now, "twelve more in ten seconds: about ten more by now"
     noise, level = (asked(ServiceLoad(age=3.0, arrivals=(*usual, *last))) for last in ((9.0, 12.0), (10.5, 10.5)))
     assert noise.now == pytest.approx(level.now, rel=0.01), "by the minute's mean alone"
+
+
+def test_a_rise_that_follows_a_fall_is_extended_by_the_start_up_time() -> None:
+    """Arrivals fall for seven minutes and rise for three: over ten minutes they fall. The rate of the last minute, 10 a second, grows by
+    0.06 a second each second, and its mean is half a minute old."""
+    fall, rise = np.linspace(30.0, 2.0, 42), np.linspace(2.0, 12.5, 18)
+    turned = asked(ServiceLoad(age=2.0, arrivals=(30.0,) * 120 + tuple(fall.tolist()) + tuple(rise.tolist())))
+    assert turned.ahead > 1.4 * turned.steady
+    fallen = asked(ServiceLoad(age=2.0, arrivals=(30.0,) * 120 + tuple(fall.tolist()) + (10.0,) * 18))
+    assert fallen.ahead == fallen.steady
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_of_arrivals_is_no_rise(seed: int) -> None:
+    """+-10 % each half-minute, and Poisson."""
+    random = np.random.default_rng(seed)
+    steady = 14.0 * np.repeat(random.uniform(0.9, 1.1, 60), 3)
+    noisy = asked(ServiceLoad(age=2.0, arrivals=tuple((random.poisson(10 * steady) / 10).tolist())))
+    assert noisy.ahead < 1.1 * noisy.steady
 
 
 @pytest.mark.parametrize("ago", [35.0, 65.0])

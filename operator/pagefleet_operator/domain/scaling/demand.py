@@ -34,7 +34,8 @@ MIN_TREND_SECONDS, MAX_TREND_SECONDS, ARRIVALS_TREND_SECONDS = 60.0, 300.0, 600.
 SURE, SURE_OF_ARRIVALS = 5.0, 3.0  # standard errors; neighbouring samples of a queue contain the same requests
 MIN_POINTS = 5  # of a trend
 MAX_GROWTH = 2.0  # times the present value, that a trend may add up to
-LATEST_TREND_SECONDS = 180.0
+LATEST_TREND_SECONDS, SURE_OF_LATEST = 180.0, 5.0
+CLEAR_RISE = 0.25  # of the present arrivals
 FILLING_SECONDS, MAX_COVER_SECONDS = 300.0, 1700.0  # a history is 1800 s long
 SETTLING_SECONDS = 120.0  # until the first crowd of a new replica has left the last minute of first tokens
 SHORT = 1.25  # times the serving replicas: below it a shortage is noise
@@ -144,6 +145,11 @@ def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) ->
     newest = rates[-int(LATEST_TREND_SECONDS / load.step) :]
     rising = max(0.0, min(_slope(rates, SURE_OF_ARRIVALS), _slope(newest, 0.0))) * startup
     present = sum(steps[-6:]) / max(1, len(steps[-6:]))
+    # A rise that follows a fall has no slope over the long time. A clear one counts alone, for no longer than it was looked at, from the
+    # middle of the minute that the present rate is the mean of.
+    latest = _slope(newest, SURE_OF_LATEST) * (min(startup, LATEST_TREND_SECONDS) + ARRIVALS_SECONDS / 2 + load.age)
+    if latest > CLEAR_RISE * present:
+        rising = max(rising, latest)
     return growth, min(MAX_GROWTH, 1 + rising / present) if present > 0 else 1.0
 
 
