@@ -11,6 +11,11 @@ from scalerbench.running import OURS, Job, Result
 
 MOST, MEDIAN = 1.02, 0.85  # of the others' accelerator-hours: on any case, and on the median of the cases
 HIGH, GOAL = 0.99, 0.95
+TOLD = (
+    "wva-queueing",
+    "dynamo-sla",
+    "tokenscale",
+)  # get from the profile what a replica carries; the rest learn it or need it not
 BUILT_IN = ("steady", "step", "burst", "diurnal", "heavy")
 
 
@@ -32,13 +37,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One case. `peer` is the others' cheapest way to what ours attains, or, where `equal` is false, what attains most of them."""
+    """One case. `peer` is the others' cheapest way to what ours attains, or, where `equal` is false, what attains most of them; `untold` is
+    that of the others without TOLD."""
 
     case: str
     mine: Row
     peer: Point
     equal: bool
     highest: float  # attainment of any other
+    untold: Point | None
 
     @property
     def ratio(self) -> float:
@@ -67,9 +74,13 @@ def point(row: Row) -> Point:
 def verdict(case: str, measured: Mapping[tuple[str, int], Row]) -> Verdict:
     """Only settings with as many seeds as ours count."""
     mine = measured[OURS, 0]
-    others = front(point(row) for row in measured.values() if row.family != OURS and row.seeds == mine.seeds)
+    listed = [row for row in measured.values() if row.family != OURS and row.seeds == mine.seeds]
+    others = front(map(point, listed))
+    untold = front(point(row) for row in listed if row.family not in TOLD)
     equal = at(others, mine.attainment)
-    return Verdict(case, mine, equal or others[-1], equal is not None, others[-1].attainment)
+    return Verdict(
+        case, mine, equal or others[-1], equal is not None, others[-1].attainment, at(untold, mine.attainment)
+    )
 
 
 def judge(verdicts: Sequence[Verdict]) -> list[tuple[str, bool]]:

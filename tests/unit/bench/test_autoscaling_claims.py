@@ -58,6 +58,16 @@ def test_only_settings_with_all_seeds_are_compared_and_medians_decide() -> None:
     assert (found.mine.attainment, found.mine.least, found.ratio, found.peer.label) == (0.96, 0.934, 0.5, "kpa 1")
 
 
+def test_the_best_of_those_that_are_not_told_what_a_replica_carries_is_shown_beside() -> None:
+    measured = {
+        job(1): result(0.96, 9.0),
+        job(1, "tokenscale"): result(0.97, 10.0),
+        job(1, "hpa", 3): result(0.97, 12.0),
+    }
+    found = verdict("burst", rows(measured))
+    assert found.peer.label == "tokenscale 0" and found.untold is not None and found.untold.label == "hpa 3"
+
+
 @pytest.mark.parametrize(("hours", "holds"), [(10.2, True), (10.3, False)])
 def test_more_than_two_percent_more_hours_is_a_miss(hours: float, holds: bool) -> None:
     found = verdict("burst", rows({job(1): result(0.96, hours), job(1, "kpa"): result(0.96, 10.0)}))

@@ -156,6 +156,8 @@ def test_a_rise_that_follows_a_fall_is_extended_by_the_start_up_time() -> None:
     assert turned.ahead > 1.4 * turned.steady
     fallen = asked(ServiceLoad(age=2.0, arrivals=(30.0,) * 120 + tuple(fall.tolist()) + (10.0,) * 18))
     assert fallen.ahead == fallen.steady
+    jumped = asked(ServiceLoad(age=2.0, arrivals=(30.0,) * 120 + tuple(fall.tolist()) + (5.0,) * 6 + (12.0,) * 12))
+    assert jumped.ahead == jumped.steady, "a jump that is over rises no more"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -147,7 +147,10 @@ def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) ->
     present = sum(steps[-6:]) / max(1, len(steps[-6:]))
     # A rise that follows a fall has no slope over the long time. A clear one counts alone, for no longer than it was looked at, from the
     # middle of the minute that the present rate is the mean of.
-    latest = _slope(newest, SURE_OF_LATEST) * (min(startup, LATEST_TREND_SECONDS) + ARRIVALS_SECONDS / 2 + load.age)
+    latest = min(
+        _slope(newest, SURE_OF_LATEST), _slope(newest[len(newest) // 2 :], 0.0)
+    )  # a jump that is over rises no more
+    latest *= min(startup, LATEST_TREND_SECONDS) + ARRIVALS_SECONDS / 2 + load.age
     if latest > CLEAR_RISE * present:
         rising = max(rising, latest)
     return growth, min(MAX_GROWTH, 1 + rising / present) if present > 0 else 1.0
