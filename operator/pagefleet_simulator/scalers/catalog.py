@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.profile import Profile
@@ -27,16 +25,10 @@ NAMES = ("ours", *PEERS)
 CONCURRENCIES = (0.1, 0.15, 0.2, 0.28, 0.36, 0.5)  # of a replica's seats
 QUEUES = (2.0, 8.0)
 BUSY = (0.7,)
-FREE_PAGES = (0.2, 0.5, 0.65, 0.75, 0.82)
 DOWN_WINDOWS = (300.0, 120.0, 60.0)  # of an HPA, the default first
 STABLE_WINDOWS = (60.0, 120.0)  # of a KPA, the default first
 SHARES = (1.0, 0.75, 0.6, 0.5, 0.4)  # of the objective that a rule by latencies is told
 UTILIZATIONS = (0.9, 0.75, 0.6, 0.5)
-
-
-def ours(scaling: Scaling) -> list[Scaler]:
-    """Ours with other targets, for comparison: a user might try them, as the others' settings are tried."""
-    return [Ours(replace(scaling, target=replace(scaling.target, free_kv_pages=free))) for free in FREE_PAGES]
 
 
 def candidates_of(

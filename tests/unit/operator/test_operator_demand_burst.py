@@ -156,7 +156,7 @@ def test_a_rise_that_follows_a_fall_is_extended_by_the_start_up_time() -> None:
     assert turned.ahead > 1.4 * turned.steady
     fallen = asked(ServiceLoad(age=2.0, arrivals=(30.0,) * 120 + tuple(fall.tolist()) + (10.0,) * 18))
     assert fallen.ahead == fallen.steady
-    jumped = asked(ServiceLoad(age=2.0, arrivals=(30.0,) * 120 + tuple(fall.tolist()) + (5.0,) * 6 + (12.0,) * 12))
+    jumped = asked(ServiceLoad(age=2.0, arrivals=(30.0,) * 120 + tuple(fall.tolist()) + (4.0,) * 9 + (12.0,) * 9))
     assert jumped.ahead == jumped.steady, "a jump that is over rises no more"
 
 

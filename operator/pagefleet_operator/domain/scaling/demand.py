@@ -146,10 +146,8 @@ def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) ->
     rising = max(0.0, min(_slope(rates, SURE_OF_ARRIVALS), _slope(newest, 0.0))) * startup
     present = sum(steps[-6:]) / max(1, len(steps[-6:]))
     # A rise that follows a fall has no slope over the long time. A clear one counts alone, for no longer than it was looked at, from the
-    # middle of the minute that the present rate is the mean of.
-    latest = min(
-        _slope(newest, SURE_OF_LATEST), _slope(newest[len(newest) // 2 :], 0.0)
-    )  # a jump that is over rises no more
+    # middle of the minute that the present rate is the mean of. A jump that is over rises no more.
+    latest = min(_slope(newest, SURE_OF_LATEST), _slope(newest[len(newest) // 2 :], 0.0))
     latest *= min(startup, LATEST_TREND_SECONDS) + ARRIVALS_SECONDS / 2 + load.age
     if latest > CLEAR_RISE * present:
         rising = max(rising, latest)
