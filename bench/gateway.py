@@ -3,7 +3,7 @@
     python bench/gateway.py --make-peers          # once: nginx (unpacked, not installed), vllm-router, sglang-router
     python bench/gateway.py [PART ...] [--quick] [--check] [--json bench/results/gateway.json]
 
-Parts: latency, latency-1000, saturation, streams, picking, picks, split, stalls, many-pods, idle, churn, churn-streams, kills, rollback (needs root: a real control plane). All of them take
+Parts: latency, latency-1000, saturation, streams, picks, split, stalls, many-pods, idle, churn, churn-streams, kills, rollback (needs root: a real control plane). All of them take
 about ten minutes, a minute and a half with `--quick`. `--check` exits 1 when a target is missed. Load generator, stub
 engines and what is measured share the machine: figures from a machine that does anything else are worth nothing, and the
 program says how busy it was.
@@ -15,7 +15,6 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -26,7 +25,6 @@ from bench.gatewaybench.picks import picks
 from bench.gatewaybench.rollback import rollback
 from bench.gatewaybench.scale import idle, many_pods
 from bench.gatewaybench.show import show
-from bench.gatewaybench.simulation import compare
 from bench.gatewaybench.split import split
 from bench.gatewaybench.stalls import stalls
 from bench.gatewaybench.streams import streams
@@ -34,27 +32,11 @@ from bench.gatewaybench.systems import make_peers
 from bench.gatewaybench.traffic import latency, latency_at_1000, saturation
 from bench.harness.parts import Verdict, measure, options
 
-
-def picking(quick: bool) -> dict[str, object]:
-    """p95 of the time to the first token, simulated: ours over the others'."""
-    shown: dict[str, object] = {}
-    for rate in (120.0,) if quick else (60.0, 90.0, 120.0, 140.0):
-        runs = [compare(1500 if quick else 3000, rate, seed) for seed in ((1,) if quick else (1, 2, 3))]
-        p95 = {name: mean(run[name].p95 for run in runs) for name in runs[0]}
-        shown[f"{rate:.0f}"] = {
-            "ms": {name: round(seconds * 1e3, 1) for name, seconds in p95.items()},
-            "roundRobin": round(p95["pagefleet"] / p95["round robin"], 3),
-            "published": round(p95["pagefleet"] / p95["llm-d 2/2/3"], 3),
-        }
-    return shown
-
-
 PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
     "latency": latency,
     "latency-1000": latency_at_1000,
     "saturation": saturation,
     "streams": streams,
-    "picking": picking,
     "picks": picks,
     "split": split,
     "stalls": stalls,
@@ -93,9 +75,6 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
         if systems := results.get("streams", {}).get(count):
             more = systems["pagefleet"]["ms"]["p95"] - systems["envoy"]["ms"]["p95"]
             rows.append((f"time between tokens p95, ms more than Envoy alone, {count} streams", more, "<=", 1.0))
-    for rate, ratios in results.get("picking", {}).items():
-        rows.append((f"TTFT p95 over round robin's, {rate} requests/s", ratios["roundRobin"], "<=", 0.7))
-        rows.append((f"TTFT p95 over 2/2/3 scoring's, {rate} requests/s", ratios["published"], "<=", 0.9))
     if few := results.get("picks", {}).get("4 pods"):
         for name, many in results["picks"]["1000 pods"].items():
             ratio = many["p50"] / few[name]["p50"]

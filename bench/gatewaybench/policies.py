@@ -1,17 +1,12 @@
-"""Policies that choose a simulated request's engine: round robin, llm-d's published scoring, the gateway's own picker.
-
-Each has only the inputs that it would have in a fleet: its own requests, and the engines' gauges at its scrapes.
-"""
+"""The gateway's own picker, which chooses a simulated request's engine, alone or as several gateways."""
 
 from __future__ import annotations
 
-import itertools
 import random
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Protocol
 
-from bench.gatewaybench.engine import PREFILL_SECONDS, Engine, Job
+from bench.gatewaybench.engine import Engine, Job
 from bench.gatewaybench.trace import BLOCK, Arrival
 
 from pagefleet_gateway.cluster.readings import Readings
@@ -21,116 +16,9 @@ from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
-from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, LONG_BLOCK_TOKENS, MAX_BLOCKS
 from pagefleet_gateway.sharing.loads import PERIOD_SECONDS as TELL_SECONDS
 from pagefleet_gateway.sharing.news import Newsroom
-
-
-class Policy(Protocol):
-    period: float  # seconds between scrapes
-
-    def choose(self, arrival: Arrival, job: Job, now: float) -> int: ...
-
-    def started(self, job: Job) -> None: ...
-
-    def ended(self, job: Job) -> None: ...
-
-    def scrape(self, engines: Sequence[Engine], now: float) -> None: ...
-
-
-class RoundRobin:
-    period = 1.0
-
-    def __init__(self, count: int) -> None:
-        self._turns = itertools.cycle(range(count))
-
-    def choose(self, arrival: Arrival, job: Job, now: float) -> int:
-        return next(self._turns)
-
-    def started(self, job: Job) -> None:
-        pass
-
-    def ended(self, job: Job) -> None:
-        pass
-
-    def scrape(self, engines: Sequence[Engine], now: float) -> None:
-        pass
-
-
-class Published:
-    """llm-d's documented profile: 2 * queue + 2 * (1 - KV usage) + 3 * matched prefix share, highest wins, ties
-    by lot; gauges scraped every 50 ms; the queue score runs from 1 (shortest) to 0 (longest).
-    """
-
-    period = 0.05
-
-    def __init__(self, count: int, seed: int) -> None:
-        self._rng = random.Random(seed)
-        self._queue = [0] * count
-        self._usage = [0.0] * count
-        self._prefixes = Prefixes(capacity=31_250)
-
-    def choose(self, arrival: Arrival, job: Job, now: float) -> int:
-        low, high = min(self._queue), max(self._queue)
-        scores = []
-        for index, (queue, usage) in enumerate(zip(self._queue, self._usage, strict=True)):
-            shortness = (high - queue) / (high - low) if high > low else 1.0
-            matched = self._prefixes.matched(str(index), job.blocks) / max(1, len(job.blocks))
-            scores.append((2 * shortness + 2 * (1 - usage) + 3 * matched, self._rng.random(), index))
-        chosen = max(scores)[2]
-        self._prefixes.record(str(chosen), job.blocks)
-        return chosen
-
-    def started(self, job: Job) -> None:
-        pass
-
-    def ended(self, job: Job) -> None:
-        pass
-
-    def scrape(self, engines: Sequence[Engine], now: float) -> None:
-        self._queue = [len(engine.waiting) for engine in engines]
-        self._usage = [engine.kv_usage for engine in engines]
-
-
-class Affinity:
-    """llm-d's default of today: the pod with the longest cached prefix, while the uncached prompt tokens in flight there are not more
-    than it computes in `wait` seconds. Otherwise, and without a cached prefix, the pod with the fewest of them.
-
-    It knows its own requests at once, and the prompt rate of the engines exactly.
-    """
-
-    period = 1.0
-
-    def __init__(self, count: int, seed: int, wait: float = 0.2, speeds: Sequence[float] = ()) -> None:
-        """`wait`: of 0.05, 0.2, 0.5 and 1 s the best on these traces. `speeds` of the engines; () for equal ones."""
-        self._rng, self._speeds = random.Random(seed), speeds or (1.0,) * count
-        self._bounds = [wait * speed / PREFILL_SECONDS for speed in self._speeds]
-        self._waiting = [0] * count  # uncached prompt tokens in flight
-        self._prefixes = Prefixes(capacity=31_250)
-        self._sent: dict[int, tuple[int, int]] = {}
-
-    def choose(self, arrival: Arrival, job: Job, now: float) -> int:
-        matched = [self._prefixes.matched(str(index), job.blocks) for index in range(len(self._waiting))]
-        free = [index for index, tokens in enumerate(self._waiting) if tokens <= self._bounds[index]]
-        best = max((matched[index] for index in free), default=0)
-        among = [index for index in free if matched[index] == best] if best else range(len(self._waiting))
-        chosen = min(among, key=lambda index: (self._waiting[index] / self._speeds[index], self._rng.random()))
-        uncached = max(0, job.prompt_tokens - matched[chosen] * BLOCK)
-        self._waiting[chosen] += uncached
-        self._sent[job.key] = chosen, uncached
-        self._prefixes.record(str(chosen), job.blocks)
-        return chosen
-
-    def started(self, job: Job) -> None:
-        chosen, uncached = self._sent.pop(job.key)
-        self._waiting[chosen] -= uncached
-
-    def ended(self, job: Job) -> None:
-        pass
-
-    def scrape(self, engines: Sequence[Engine], now: float) -> None:
-        pass
 
 
 class Pagefleet:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import mean, pstdev
 
 from bench.gatewaybench.engine import DECODE_SECONDS, PREFILL_SECONDS, Engine, Job
-from bench.gatewaybench.policies import Pagefleet, Policy, Published, RoundRobin
-from bench.gatewaybench.trace import Arrival, trace
+from bench.gatewaybench.peers import Policy
+from bench.gatewaybench.trace import Arrival
 
 ENGINES = 8
 # Of two kinds of pods: four as everywhere, and four that are half as fast.
@@ -66,14 +66,3 @@ def simulate(policy: Policy, arrivals: Sequence[Arrival], fleet: Sequence[Engine
     waits = sorted(job.first_token - job.arrived for job in counted)
     hits = sum(job.cached for job in counted) / sum(job.prompt_tokens for job in counted)
     return Result(waits[len(waits) // 2], waits[math.ceil(0.95 * len(waits)) - 1], hits, pstdev(work) / mean(work))
-
-
-def compare(count: int, rate: float, seed: int) -> dict[str, Result]:
-    """Run the three policies on one trace."""
-    arrivals = trace(count, rate, seed)
-    policies: dict[str, Policy] = {
-        "round robin": RoundRobin(ENGINES),
-        "llm-d 2/2/3": Published(ENGINES, seed),
-        "pagefleet": Pagefleet(ENGINES, seed),
-    }
-    return {name: simulate(policy, arrivals) for name, policy in policies.items()}
