@@ -15,7 +15,7 @@ from typing import Protocol
 from bench.gatewaybench.engine import DECODE_SECONDS, PREFILL_SECONDS, STEP_SECONDS, Engine, Job
 from bench.gatewaybench.trace import BLOCK, Arrival
 
-from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.picking.prompts.prefixes import Prefixes
 
 AFFINITY_WAIT = 0.02  # seconds
 CAPACITY = 31_250  # blocks of 16 tokens that a record of prefixes retains (llm-d's default)

@@ -16,7 +16,8 @@ from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 
 PODS = (4, 128, 1000)
 TOKENS = {"short": 100, "long": 16_000}

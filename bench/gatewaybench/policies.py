@@ -15,8 +15,9 @@ from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
-from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, LONG_BLOCK_TOKENS, MAX_BLOCKS
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
+from pagefleet_gateway.picking.prompts.request_cost import BLOCK_TOKENS, LONG_BLOCK_TOKENS, MAX_BLOCKS
 from pagefleet_gateway.sharing.loads import PERIOD_SECONDS as TELL_SECONDS
 from pagefleet_gateway.sharing.news import Newsroom
 

@@ -28,7 +28,7 @@ from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.log_writer import LogWriter
 from pagefleet_gateway.measuring.access_log import LogLine
-from pagefleet_gateway.picking.picker import Pick, Request
+from pagefleet_gateway.picking.pick import Pick, Request
 from pagefleet_gateway.settings import Settings
 
 SERVICES, REVISIONS = 500, ("aaaaaaaa", "bbbbbbbb")

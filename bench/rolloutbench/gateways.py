@@ -17,9 +17,10 @@ from pagefleet_gateway.measuring.counting import Counting
 from pagefleet_gateway.measuring.first_tokens import FirstToken
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
-from pagefleet_gateway.picking.picker import Admitted, Picker
-from pagefleet_gateway.picking.picker import Request as GatewayRequest
-from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, RequestCost
+from pagefleet_gateway.picking.pick import Admitted
+from pagefleet_gateway.picking.pick import Request as GatewayRequest
+from pagefleet_gateway.picking.picker import Picker
+from pagefleet_gateway.picking.prompts.request_cost import BLOCK_TOKENS, RequestCost
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.picking.split import sticky_revision
 from pagefleet_gateway.sharing.news import Newsroom

@@ -37,7 +37,8 @@ from pagefleet_gateway.measuring.log_lines import log_lines
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Admitted, Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Admitted, Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.picking.refusals import NO_IDLE_CAPACITY
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.proxy import GatewayError, Proxy

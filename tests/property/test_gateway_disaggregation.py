@@ -17,7 +17,8 @@ from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.access_log import LogLine, complete, parse
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 
 REVISIONS = ("a", "b", "c")
 PODS = st.lists(
@@ -98,4 +99,4 @@ def test_both_legs_of_every_request_are_of_one_revision(
             open_.append(entry)
     for entry in open_:
         end(*entry, float(len(steps)))
-    assert len(ledger) == 0 and ledger._pods == {}
+    assert len(ledger) == 0 and not any(map(ledger.in_flight, pods))

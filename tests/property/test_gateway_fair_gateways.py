@@ -17,7 +17,8 @@ from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.holding.shares import LEAD, MAX_TENANTS, Shares
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.sharing.news import News, Newsroom
 
 POD = Pod("1", "p1", "team", "chat", "a", "10.0.0.1:8000")

@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_gateway.cluster.steps import finish
-from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_CAPACITY, Prefixes
-from pagefleet_gateway.picking.request_cost import BLOCK_BYTES, LONG_BLOCK_BYTES, MAX_BLOCKS, block_hashes, block_tokens
+from pagefleet_gateway.picking.prompts.prefixes import HASH_BYTES, MAX_CAPACITY, Prefixes
+from pagefleet_gateway.picking.prompts.request_cost import (
+    BLOCK_BYTES,
+    LONG_BLOCK_BYTES,
+    MAX_BLOCKS,
+    block_hashes,
+    block_tokens,
+)
 from pagefleet_gateway.picking.score import FREE_BACKLOG, INTERFERENCE, MAX_LOAD_RATIO, PodLoad, costs, rank
 
 COUNT = st.floats(0, 1e5)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
-from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
+from pagefleet_gateway.picking.prompts.prefixes import Prefixes
+from pagefleet_gateway.picking.prompts.request_cost import block_hashes
 from pagefleet_gateway.picking.ranking import BY_LOT, BY_PREFIX, shortlist
-from pagefleet_gateway.picking.request_cost import block_hashes
 
 TEXT = "".join(f"{number:07} " for number in range(1000))
 BLOCKS = block_hashes(TEXT.encode(), "smol")

@@ -13,7 +13,7 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from pagefleet_gateway.cluster.steps import Steps, parts
+from pagefleet_gateway.cluster.steps import Steps, forget, parts
 
 MAX_PODS = 100_000  # that one gateway may tell about
 MAX_COUNT = 1e12
@@ -42,6 +42,45 @@ class PodCounts:
 
 
 IDLE = PodCounts()
+
+
+class OwnCounts:
+    """The requests in flight of this gateway. `pods` are its counts by uid, without pods that have no request."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, PodCounts] = {}
+        self._changed: set[str] = set()  # the uids of pods whose counts have changed since `take_changed`
+
+    def changing(self, uid: str) -> PodCounts:
+        """Return a pod's counts to change them."""
+        self._changed.add(uid)
+        counts = self.pods.get(uid)
+        if counts is None:
+            counts = self.pods[uid] = PodCounts()
+        return counts
+
+    def end(self, uid: str, tokens: int, unstreamed: int) -> None:
+        """End a request on a pod. An idle pod is forgotten, so that no rounding or restart leaves a rest."""
+        counts = self.pods.get(uid)
+        if counts is None:
+            return
+        self._changed.add(uid)
+        if counts.requests <= 1:
+            del self.pods[uid]
+            return
+        counts.requests -= 1
+        counts.tokens -= tokens
+        counts.unstreamed_tokens -= unstreamed
+
+    def take_changed(self) -> set[str]:
+        """Return the uids of pods whose counts have changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def retain(self, uids: Container[str]) -> Steps:
+        """Forget pods that are not among `uids`."""
+        yield from forget(self.pods, uids)
+        yield from forget(self._changed, uids)
 
 
 class OtherGateways:

@@ -31,7 +31,7 @@ from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.fronts.key_headers import client_key_headers, key_headers
 from pagefleet_gateway.measuring.trace_context import new_traceparent
-from pagefleet_gateway.picking.picker import Pick, Request
+from pagefleet_gateway.picking.pick import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
 
 log = logging.getLogger(__name__)

@@ -41,7 +41,7 @@ from pagefleet_gateway.fronts.ext_proc_messages import (
 from pagefleet_gateway.fronts.first_token import FirstToken, holds_error
 from pagefleet_gateway.holding.holding import Later
 from pagefleet_gateway.measuring.access_log import LogLine
-from pagefleet_gateway.picking.picker import Pick, Request
+from pagefleet_gateway.picking.pick import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
 
 _ids = itertools.count(1)

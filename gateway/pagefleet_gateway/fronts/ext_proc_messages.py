@@ -25,7 +25,7 @@ from pagefleet_contract.headers import (
 )
 from pagefleet_gateway.envoy.clusters import DESTINATION
 from pagefleet_gateway.fronts.key_headers import client_key_headers, key_headers
-from pagefleet_gateway.picking.picker import Pick
+from pagefleet_gateway.picking.pick import Pick
 from pagefleet_gateway.picking.routing import Refusal
 
 METADATA = "envoy.lb"  # namespace of the picked and of the served endpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagefleet_contract.headers import CLIENT_HEADER
 from pagefleet_gateway.limits.api_keys import AUTHORIZATION, X_API_KEY
-from pagefleet_gateway.picking.picker import Pick
+from pagefleet_gateway.picking.pick import Pick
 
 
 def key_headers(pick: Pick) -> list[tuple[str, str]]:

@@ -20,7 +20,8 @@ from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
 from pagefleet_gateway.holding.shares import tenant_of
 from pagefleet_gateway.holding.turns import Turns
 from pagefleet_gateway.picking import refusals
-from pagefleet_gateway.picking.picker import Admitted, Lane, Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Admitted, Pick, Request
+from pagefleet_gateway.picking.picker import Lane, Picker
 from pagefleet_gateway.picking.refusals import NO_POD_IN_SUBSET, NO_READY_POD, OVERLOADED
 from pagefleet_gateway.picking.routing import Refusal
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
-from pagefleet_gateway.cluster.in_flight import IDLE, OtherGateways, PodCounts
+from pagefleet_gateway.cluster.in_flight import IDLE, OtherGateways, OwnCounts, PodCounts
 from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import KnownPods, Pod, RevisionKey
 from pagefleet_gateway.cluster.steps import Steps, forget, parts
-from pagefleet_gateway.picking.backlog import Backlogs
 from pagefleet_gateway.picking.deaths import Content, Deaths
 from pagefleet_gateway.picking.expected import ExpectedTimes, Load, LoadAtPick
 from pagefleet_gateway.picking.outliers import Outliers
+from pagefleet_gateway.picking.prompts.backlog import Backlogs
 from pagefleet_gateway.picking.retry_budget import RetryBudgets
 from pagefleet_gateway.picking.split import Trials
 
@@ -124,8 +124,7 @@ class Ledger:
         self.trials = Trials()
         self.others = OtherGateways()
         self._tickets: dict[str, Ticket] = {}
-        self._pods: dict[str, PodCounts] = {}  # by uid; without those that have no request
-        self._changed: set[str] = set()  # the uids of pods whose counts have changed since `take_changed`
+        self._own = OwnCounts()
         self._attempts: dict[str, dict[str, AttemptEnd]] = {}  # by request and the pod's uid
         self._opened: Counter[Group] = Counter()  # since `take_opened`, without those that a header has forced
         self._fell_back: Counter[Group] = Counter()  # since `take_fell_back`
@@ -141,11 +140,11 @@ class Ledger:
             self._fell_back[instead_of] += 1
         if not ticket.forced:
             self._opened[ticket.group] += 1
-        counts = self._counts(ticket.choices[0].uid)
+        counts = self._own.changing(ticket.choices[0].uid)
         counts.requests += 1
         counts.tokens += ticket.tokens
         if ticket.prefill is not None:
-            counts = self._counts(ticket.prefill.uid)
+            counts = self._own.changing(ticket.prefill.uid)
             counts.requests += 1
             counts.tokens += ticket.uncached_tokens
         if ticket.streams:
@@ -154,7 +153,7 @@ class Ledger:
         else:
             counts.unstreamed_tokens += ticket.uncached_tokens
         if ticket.copy is not None:
-            counts = self._counts(ticket.copy.uid)
+            counts = self._own.changing(ticket.copy.uid)
             counts.requests += 1
             counts.tokens += ticket.copy_tokens
             counts.unstreamed_tokens += ticket.copy_uncached
@@ -167,43 +166,22 @@ class Ledger:
         if ticket.waiting:
             self._end_waiting(ticket)
         unstreamed = 0 if ticket.streams else ticket.uncached_tokens
-        self._discharge(ticket.choices[0].uid, ticket.tokens, 0 if ticket.prefill else unstreamed)
+        self._own.end(ticket.choices[0].uid, ticket.tokens, 0 if ticket.prefill else unstreamed)
         if ticket.prefill is not None and not ticket.streams:
-            self._discharge(ticket.prefill.uid, ticket.uncached_tokens, unstreamed)
+            self._own.end(ticket.prefill.uid, ticket.uncached_tokens, unstreamed)
         if ticket.copy is not None:
-            self._discharge(ticket.copy.uid, ticket.copy_tokens, ticket.copy_uncached)
+            self._own.end(ticket.copy.uid, ticket.copy_tokens, ticket.copy_uncached)
         return ticket
-
-    def _counts(self, uid: str) -> PodCounts:
-        self._changed.add(uid)
-        counts = self._pods.get(uid)
-        if counts is None:
-            counts = self._pods[uid] = PodCounts()
-        return counts
 
     def _end_waiting(self, ticket: Ticket) -> None:
         """End the wait for the first token, and with it the work of a prefill pod."""
         uid = ticket.computing.uid
-        counts = self._pods.get(uid)
-        if counts is not None:
-            self._changed.add(uid)
+        if uid in self._own.pods:
+            counts = self._own.changing(uid)
             counts.waiting -= 1
             counts.waiting_tokens -= ticket.uncached_tokens
         if ticket.prefill is not None:
-            self._discharge(uid, ticket.uncached_tokens, 0)
-
-    def _discharge(self, uid: str, tokens: int, unstreamed: int) -> None:
-        """End a request on a pod. An idle pod is forgotten, so that no rounding or restart leaves a rest."""
-        counts = self._pods.get(uid)
-        if counts is None:
-            return
-        self._changed.add(uid)
-        if counts.requests <= 1:
-            del self._pods[uid]
-            return
-        counts.requests -= 1
-        counts.tokens -= tokens
-        counts.unstreamed_tokens -= unstreamed
+            self._own.end(uid, ticket.uncached_tokens, 0)
 
     def record_attempt(self, request_id: str, uid: str, end: AttemptEnd) -> None:
         """Record how a pod ended an attempt of the request."""
@@ -269,7 +247,7 @@ class Ledger:
 
     def own_counts(self, pod: Pod) -> PodCounts:
         """Return this gateway's requests in flight on a pod, only to be read."""
-        return self._pods.get(pod.uid, IDLE)
+        return self._own.pods.get(pod.uid, IDLE)
 
     def in_flight(self, pod: Pod) -> int:
         """Return the number of this gateway's requests in flight on a pod."""
@@ -305,7 +283,7 @@ class Ledger:
 
     def used(self) -> Collection[str]:
         """Return the uids of all pods that this gateway has sent requests to."""
-        return {**self._pods, **self.backlogs.sent}.keys()
+        return {**self._own.pods, **self.backlogs.sent}.keys()
 
     def rows(self, uids: Iterable[str]) -> Mapping[str, list[int]]:
         """Return the rows of these pods, for another gateway, by uid."""
@@ -313,11 +291,10 @@ class Ledger:
 
     def take_changed(self) -> Mapping[str, list[int]]:
         """Return the rows that have changed since the last call, by uid."""
-        changed, self._changed = self._changed, set()
-        return self.rows(changed)
+        return self.rows(self._own.take_changed())
 
     def _row(self, uid: str) -> list[int]:
-        return self._pods.get(uid, IDLE).row(self.backlogs.sent.get(uid, 0.0))
+        return self._own.pods.get(uid, IDLE).row(self.backlogs.sent.get(uid, 0.0))
 
     def hear(self, gateway: str, rows: object, now: float) -> None:
         """Take over what has changed at another gateway. Its new prompts count in the pods' backlogs from now on."""
@@ -345,8 +322,7 @@ class Ledger:
         yield from forget(self._attempts, self._tickets)
         yield from self.backlogs.retain(pods)
         yield from self.trials.retain(pods.revisions)
-        yield from forget(self._pods, pods.by_uid)
+        yield from self._own.retain(pods.by_uid)
         yield from self.others.retain(pods.by_uid)
-        yield from forget(self._changed, pods.by_uid)
         yield from self.outliers.retain(pods.by_uid)
         yield from self.deaths.sweep(now)

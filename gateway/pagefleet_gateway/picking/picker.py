@@ -7,82 +7,36 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
-from pagefleet_contract.disaggregation import SPLIT_PATHS
 from pagefleet_contract.strata import stratum
-from pagefleet_gateway.bodies.edits import Edit, capped, prioritized
+from pagefleet_gateway.bodies.edits import capped, prioritized
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.service import Service, ServiceKey
 from pagefleet_gateway.cluster.state import Pod, Snapshot, State
 from pagefleet_gateway.cluster.steps import Steps
-from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTimeout, stream_timeout
+from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, stream_timeout
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.charges import Charges, OpenCharge
 from pagefleet_gateway.limits.rate_limits import Charge, RateLimits
 from pagefleet_gateway.picking import refusals
+from pagefleet_gateway.picking.booking import LOG_LINE_SECONDS, Booking
 from pagefleet_gateway.picking.classes import engine_priority, gives_way, saturated
 from pagefleet_gateway.picking.deaths import Content, content
 from pagefleet_gateway.picking.expected import LoadsAtPick
-from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
-from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.picking.ledger import Group, Ledger
+from pagefleet_gateway.picking.pick import Admitted, Pick, Request
+from pagefleet_gateway.picking.prefill.choice import may_split, prefill_pods
+from pagefleet_gateway.picking.prompts.prefixes import Prefixes
+from pagefleet_gateway.picking.prompts.request_cost import RequestCost, request_cost
 from pagefleet_gateway.picking.ranking import Ranking
-from pagefleet_gateway.picking.request_cost import RequestCost, block_tokens, request_cost
 from pagefleet_gateway.picking.routing import Refusal, client_key, route
 from pagefleet_gateway.picking.score import candidates
 from pagefleet_gateway.picking.split import Splits, Weights, canary_forced
 
-LOG_LINE_SECONDS = 60  # after a request's time limit, for its log line to arrive
-
 Lane = tuple[frozenset[str] | None, bool]  # the subset hint, and whether the canary is forced
-
-
-@dataclass(frozen=True)
-class Request:
-    """A client's request. Header names are lower case."""
-
-    id: str
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    body: bytes = b""
-    subset: frozenset[str] | None = None  # the pod addresses that it may go to; None: any
-
-
-@dataclass(frozen=True)
-class Pick:
-    """The decision to send a request on: `choices` are the pods in the order in which Envoy tries them."""
-
-    revision: str
-    choices: tuple[Pod, ...]
-    timeout_seconds: float | None  # None: the gateway's default
-    retries: int
-    fallback: str = ""  # namespace/name of the service that answers instead of the requested one, "" for none
-    mirror: Pod | None = None  # gets a copy, whose answer is thrown away
-    stream_timeout: StreamTimeout = NO_STREAM_TIMEOUT
-    api_key: str = ""  # the name of the client's API key; the key itself does not reach the engine
-    engine_key: str = field(default="", repr=False)  # what the engine gets in its place, "" for none
-    include_usage: bool = False  # the end of its streamed answer has the number of its tokens
-    forced: bool = False  # `rollout.route.header` has sent it to the canary
-    peak_output_tokens: int = 0  # the cap of its new tokens; 0: none
-    edits: tuple[Edit, ...] = ()  # changes of its body
-    prefill: tuple[Pod, ...] = ()  # one prefill pod at most of each revision that the request or its copy may go to
-
-    def prefill_of(self, pod: Pod) -> Pod | None:
-        """Return the prefill pod that a decode pod asks; None where it computes the prompt itself."""
-        return next((one for one in self.prefill if one.revision == pod.revision), None)
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """A request whose service is known and whose limits allow it; `arrived` is the picker's steady time."""
-
-    request: Request
-    service: Service
-    cost: RequestCost
-    arrived: float
-    api_key: str = ""  # the name of the client's API key
 
 
 class Picker:
@@ -106,6 +60,7 @@ class Picker:
         self.splits = Splits(rng)
         self.prefixes = Prefixes()
         self._readings.on_size = self.prefixes.resize
+        self._booking = Booking(self._loads, self.prefixes, ledger.backlogs)
         self._ranking = Ranking(ledger, self._readings, self.prefixes, rng)
         self.limits = RateLimits()
         self.charges = Charges(self.limits)
@@ -170,7 +125,7 @@ class Picker:
             if isinstance(pick, Pick):
                 pick = self._edited(service, pick, request, now)
                 pick = self._with_prefill(snapshot, service, pick, request, cost, now)
-                self._ledger.open(request.id, self._ticket(admitted, service, pick, known, now), instead_of)
+                self._ledger.open(request.id, self._booking.ticket(admitted, service, pick, known, now), instead_of)
         # The gateway's keys are no engine's business.
         return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
 
@@ -239,15 +194,13 @@ class Picker:
     def _with_prefill(
         self, snapshot: Snapshot, service: Service, pick: Pick, request: Request, cost: RequestCost, now: float
     ) -> Pick:
-        """Return the pick with the prefill pods of its decode pods' revisions. Both legs of a request are of one revision."""
+        """Return the pick with the prefill pods of its decode pods' revisions."""
         pools = snapshot.prefill.get(service.key)
-        if not pools or request.method != "POST" or not request.path.partition("?")[0].endswith(SPLIT_PATHS):
+        if not pools or not may_split(request.method, request.path):
             return pick
-        first: dict[str, Pod] = {}
-        for decode in filter(None, (*pick.choices, pick.mirror)):
-            first.setdefault(decode.revision, decode)
-        chosen = (self._ranking.prefill(pools.get(name, ()), decode, cost, now) for name, decode in first.items())
-        return replace(pick, prefill=tuple(filter(None, chosen)))
+        decodes = filter(None, (*pick.choices, pick.mirror))
+        best = partial(self._ranking.sound, cost=cost, now=now)
+        return replace(pick, prefill=prefill_pods(pools, decodes, cost, self.prefixes, best))
 
     def _queues(
         self, service: Service, pick: Pick, request: Request, now: float
@@ -265,53 +218,6 @@ class Picker:
         if wait := deaths.wait(known, now):
             return refusals.ends_engines(service, deaths.count(known), wait)
         return replace(pick, choices=pick.choices[:1], retries=0, mirror=None)
-
-    def _ticket(self, admitted: Admitted, service: Service, pick: Pick, known: Content | None, now: float) -> Ticket:
-        """Record the prompt with its first choice, and with the pod of its copy. Return the request's ticket."""
-        cost, first = admitted.cost, pick.choices[0]
-        prefill = pick.prefill_of(first)
-        # Other requests have no time to first token that could be compared.
-        ahead = (
-            self._loads.ahead(service, prefill or first, now)
-            if cost.streams and not (pick.forced or pick.fallback)
-            else None
-        )
-        output = min(cost.output_tokens, pick.peak_output_tokens or cost.output_tokens)
-        uncached = self._send_prompt(pick, first, cost, now)
-        copied = 0 if pick.mirror is None else self._send_prompt(pick, pick.mirror, cost, now)
-        if pick.mirror is not None and pick.prefill_of(pick.mirror):
-            copied = 0
-        return Ticket(
-            service=service,
-            revision=pick.revision,
-            stratum=stratum(uncached),
-            choices=pick.choices,
-            deadline=now + (pick.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS,
-            tokens=output if prefill else uncached + output,
-            prefill=prefill,
-            held_seconds=now - admitted.arrived,
-            api_key=admitted.api_key,
-            uncached_tokens=uncached,
-            content=known,
-            opened=now,
-            streams=cost.streams,
-            forced=pick.forced,
-            fallback=bool(pick.fallback),
-            copy=pick.mirror,
-            copy_tokens=copied + output,
-            priority=service.priority(admitted.request.headers),
-            at_pick=None if ahead is None else self._loads.at_pick(service, first, ahead, cost.prompt_tokens, uncached),
-        )
-
-    def _send_prompt(self, pick: Pick, decode: Pod, cost: RequestCost, now: float) -> int:
-        """Record the prompt with the pods that get it. Return its tokens that the one that computes it has probably not cached."""
-        pod = pick.prefill_of(decode) or decode
-        if pod is not decode:
-            self.prefixes.record(decode.cache, cost.blocks)  # it gets the prefill pod's KV pages
-        uncached = max(0, cost.prompt_tokens - block_tokens(self.prefixes.matched(pod.cache, cost.blocks)))
-        self.prefixes.record(pod.cache, cost.blocks)
-        self._ledger.backlogs.add_prompt(pod, uncached, now)
-        return uncached
 
     def _pick(
         self, snapshot: Snapshot, service: Service, request: Request, cost: RequestCost, now: float

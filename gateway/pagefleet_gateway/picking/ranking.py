@@ -14,8 +14,8 @@ from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.prefixes import Prefixes
-from pagefleet_gateway.picking.request_cost import RequestCost, block_tokens
+from pagefleet_gateway.picking.prompts.prefixes import Prefixes
+from pagefleet_gateway.picking.prompts.request_cost import RequestCost, block_tokens
 from pagefleet_gateway.picking.score import PodLoad, rank
 
 BY_LOT, BY_PREFIX = 12, 4
@@ -57,16 +57,9 @@ class Ranking:
         """Return up to `count` of the pods, best first."""
         return rank(pods, lambda pod: self._load(pod, cost, now), cost.prompt_tokens, cost.tokens, count, self._rng)
 
-    def prefill(self, pods: Sequence[Pod], decode: Pod, cost: RequestCost, now: float) -> Pod | None:
-        """Return the prefill pod, of the decode pod's revision, that computes a prompt best; None where the decode pod should.
-
-        It computes a prompt that it has cached but for a short rest, and any prompt while all prefill pods are ejected.
-        """
-        cached = block_tokens(self._prefixes.matched(decode.cache, cost.blocks))
-        if not pods or cost.prompt_tokens - cached < pods[0].engine.prefill_from:
-            return None
-        some = shortlist(pods, self._prefixes, cost.blocks, self._rng)
-        (best,) = self.best(some, cost, 1, now)
+    def sound(self, pods: Sequence[Pod], cost: RequestCost, now: float) -> Pod | None:
+        """Return the best of the pods, which are one at least; None while all that were looked at are ejected."""
+        (best,) = self.best(shortlist(pods, self._prefixes, cost.blocks, self._rng), cost, 1, now)
         return None if self._ledger.ejected(best, now) else best
 
     def _load(self, pod: Pod, cost: RequestCost, now: float) -> PodLoad:

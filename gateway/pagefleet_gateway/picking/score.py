@@ -1,7 +1,7 @@
 """The order of pods for one request, best first: a total function of each pod's load. Pure.
 
 A pod's cost is the work before the request's first token there, in tokens of a pod of mean speed. It is the sum of
-- the prompts that the pod has still to compute (backlog.py),
+- the prompts that the pod has still to compute (prompts/backlog.py),
 - a part of the tokens in flight, of all gateways,
 - the wait that KV pressure will cause,
 - the part of the prompt that the pod has not cached.

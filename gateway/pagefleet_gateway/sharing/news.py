@@ -17,7 +17,7 @@ from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.budgets import Budgets, Counters
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.outliers import merged
-from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_NEWS, Prefixes
+from pagefleet_gateway.picking.prompts.prefixes import HASH_BYTES, MAX_NEWS, Prefixes
 
 STEP_ROWS, STEP_CACHES = 200, 20  # that are taken over in one step, the caches with their blocks
 

@@ -18,7 +18,7 @@ from pagefleet_gateway.bodies.fields import BodyError, document
 from pagefleet_gateway.cluster.objects import container_of, is_ready, map_of
 from pagefleet_gateway.cluster.service import Service, ServiceKey
 from pagefleet_gateway.cluster.state import Pod, State
-from pagefleet_gateway.picking.picker import Request
+from pagefleet_gateway.picking.pick import Request
 from pagefleet_gateway.watching.objectives import POOL_GROUP, Name, Objectives, Raw, name_of
 
 GROUP, VERSION, PLURAL = POOL_GROUP, "v1", "inferencepools"

@@ -21,7 +21,8 @@ from pagefleet_gateway.fronts.ext_proc_limits import Limits
 from pagefleet_gateway.fronts.ext_proc_server import Listen, serve
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Picker, Request
+from pagefleet_gateway.picking.pick import Request
+from pagefleet_gateway.picking.picker import Picker
 
 HEADER = "x-gateway-destination-endpoint"
 BODY = json.dumps({"model": "smol", "prompt": "x" * 1000}).encode()

@@ -16,7 +16,7 @@ from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.fronts.authz import http_response
 from pagefleet_gateway.fronts.ext_proc_messages import pick_response
 from pagefleet_gateway.limits.api_keys import APIKeys, KeyFileError, parse
-from pagefleet_gateway.picking.picker import Pick
+from pagefleet_gateway.picking.pick import Pick
 from pagefleet_gateway.picking.routing import Refusal, client_key
 
 KEY, OTHER = "sk-one-0123456789", "sk-other-0123456789"

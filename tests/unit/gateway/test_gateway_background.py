@@ -18,7 +18,8 @@ from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.picking.classes import engine_priority
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.picking.routing import Refusal
 
 PODS = tuple(Pod(str(number), f"p{number}", "team", "chat", "a", f"10.0.0.{number}:8000") for number in (1, 2))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pagefleet_gateway.cluster.paces import SAMPLES
 from pagefleet_gateway.cluster.state import KnownPods, Pod
 from pagefleet_gateway.cluster.steps import finish
-from pagefleet_gateway.picking.backlog import MIN_TOKENS, Backlogs
+from pagefleet_gateway.picking.prompts.backlog import MIN_TOKENS, Backlogs
 
 ONE, TWO = (Pod(uid, uid, "team", "chat", "a", f"{uid}:8000") for uid in ("one", "two"))
 OTHER = Pod("other", "other", "team", "chat", "b", "other:8000")

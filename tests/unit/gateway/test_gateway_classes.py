@@ -16,7 +16,8 @@ from pagefleet_gateway.cluster.objects import pod_from
 from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 
 CLASSES = ((("x-class", "people"),), (("x-class", "jobs"),))
 

@@ -25,7 +25,8 @@ from pagefleet_gateway.picking.deaths import (
     content,
 )
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.picking.routing import Refusal
 
 KEY = ("team", "chat")

@@ -22,7 +22,8 @@ from pagefleet_gateway.fronts.ext_proc_messages import pick_response
 from pagefleet_gateway.measuring.access_log import LogLine, complete, parse, rendered
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.outliers import ERRORS_TO_EJECT
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 
 DECODE = Pod("d", "pod-d", "team", "chat", "a", "10.0.0.1:8000")
 ONE, TWO = (

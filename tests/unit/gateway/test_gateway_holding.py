@@ -13,7 +13,8 @@ from pagefleet_gateway.cluster.service import QueueBounds, RateLimit, Service, S
 from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.holding.holding import Bounds, Holding
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.picking.routing import Refusal
 
 POD = Pod("1", "p1", "team", "chat", "a", "10.0.0.1:8000")

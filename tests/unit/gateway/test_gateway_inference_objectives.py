@@ -21,7 +21,8 @@ from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.holding.shares import Shares, tenant_of
 from pagefleet_gateway.picking.classes import engine_priority
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.watching.objectives import Objective, objective_from
 from pagefleet_gateway.watching.pools import Pools

@@ -16,7 +16,7 @@ from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.access_log import FailedAttempt, record_attempt
 from pagefleet_gateway.picking.expected import MAX_SAMPLED_PODS, MIN_MEASUREMENTS, Load, TypicalPrompts
 from pagefleet_gateway.picking.ledger import Ticket
-from pagefleet_gateway.picking.picker import Pick, Request
+from pagefleet_gateway.picking.pick import Pick, Request
 from pagefleet_operator.domain.status.gateway_slices import MAX_PODS
 from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 

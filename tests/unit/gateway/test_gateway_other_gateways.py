@@ -14,7 +14,7 @@ from support.virtual.gateway import NAME, NAMESPACE, STABLE, VirtualGateway
 from pagefleet_gateway.cluster.in_flight import IDLE, OtherGateways, PodCounts
 from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.steps import finish
-from pagefleet_gateway.picking.prefixes import HASH_BYTES, Prefixes
+from pagefleet_gateway.picking.prompts.prefixes import HASH_BYTES, Prefixes
 from pagefleet_gateway.sharing.loads import Listener
 from pagefleet_gateway.sharing.members import Members
 from pagefleet_gateway.sharing.news import News, Newsroom

@@ -16,8 +16,9 @@ from pagefleet_gateway.cluster.state import KnownPods, Pod, State
 from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.access_log import LogLine, complete, parse
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
-from pagefleet_gateway.picking.request_cost import request_cost
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
+from pagefleet_gateway.picking.prompts.request_cost import request_cost
 from pagefleet_gateway.picking.routing import Refusal
 
 PATH = "/team/chat/v1/completions"

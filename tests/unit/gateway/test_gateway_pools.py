@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod, State
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.settings import SettingError, settings_from
 from pagefleet_gateway.watching.pools import Pool, Pools, hostnames_of, pool_from

@@ -20,9 +20,10 @@ from pagefleet_gateway.limits import api_keys, buckets
 from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.rate_limits import Charge, Exceeded, RateLimits
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
+from pagefleet_gateway.picking.prompts.request_cost import DEFAULT_OUTPUT_LIMIT, MEDIA_TOKENS, request_cost
 from pagefleet_gateway.picking.refusals import RATE_LIMITED
-from pagefleet_gateway.picking.request_cost import DEFAULT_OUTPUT_LIMIT, MEDIA_TOKENS, request_cost
 from pagefleet_gateway.picking.routing import Refusal
 
 SERVICE = Service("team", "chat", "smol", (("a", 100),), limits=(RateLimit("x-tenant", 0, 10_000),))

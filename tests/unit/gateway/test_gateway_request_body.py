@@ -10,7 +10,7 @@ import pytest
 
 from pagefleet_gateway.bodies.fields import MAX_STRUCTURE, BodyError, document
 from pagefleet_gateway.bodies.prompt_text import MAX_PIECES, MAX_PROMPTS
-from pagefleet_gateway.picking.request_cost import MEDIA_TOKENS, request_cost
+from pagefleet_gateway.picking.prompts.request_cost import MEDIA_TOKENS, request_cost
 
 SIZE = 4 * 1024 * 1024
 HEAD, TAIL = b'{"model": "smol", "stream": true, ', b', "max_tokens": 7}'

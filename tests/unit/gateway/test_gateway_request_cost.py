@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pagefleet_gateway.cluster.readings import Reading, reading_in
-from pagefleet_gateway.picking.request_cost import (
+from pagefleet_gateway.picking.prompts.request_cost import (
     BLOCK_BYTES,
     DEFAULT_OUTPUT_TOKENS,
     MAX_BLOCKS,

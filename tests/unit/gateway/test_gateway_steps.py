@@ -30,7 +30,8 @@ from pagefleet_gateway.measuring.counting import Counting
 from pagefleet_gateway.measuring.metrics import GONE_SECONDS, Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.sharing.news import News, Newsroom
 from pagefleet_gateway.upkeep import Garbage
 

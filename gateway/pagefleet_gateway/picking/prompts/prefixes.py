@@ -13,7 +13,7 @@ from itertools import islice
 
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.cluster.steps import Steps, parts
-from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, LONG_BLOCK_TOKENS, LONG_MARK
+from pagefleet_gateway.picking.prompts.request_cost import BLOCK_TOKENS, LONG_BLOCK_TOKENS, LONG_MARK
 
 CAPACITY = 8192  # blocks of 64 tokens in a cache whose size is not known: 512k tokens, about a GPU's KV cache
 MAX_CAPACITY = 32_768  # blocks that are remembered of any cache: 2M tokens
