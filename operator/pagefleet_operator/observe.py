@@ -86,6 +86,11 @@ class _Pods:
         return [item for item in self.engines if not readings.is_spare(item)]
 
     @property
+    def computing(self) -> list[Document]:
+        """The replicas, and then the prefill pods."""
+        return [*self.replicas, *self.prefill]
+
+    @property
     def spares(self) -> list[Document]:
         return [item for item in self.engines if readings.is_spare(item)]
 
@@ -140,13 +145,13 @@ class Gatherer:
         promised = isinstance(parsed, Spec) and bool(parsed.slo.objectives)
         planned = isinstance(parsed, Spec) and parsed.capacity_plan is not None
         judged = in_use and not urgent
-        account = self._accounts.open((namespace, name), len(pods.engines))
+        account = self._accounts.open((namespace, name), len(pods.engines) + len(pods.prefill))
         if not in_use:
             self._measure.forget(namespace, name)
         if not in_use and not watched:
             self._memos.pop((namespace, name), None)
         pod_readings, spare_readings, slices, measured, gates, load_test = await asyncio.gather(
-            asyncio.gather(*(self._read(item, pods.workers, urgent, account) for item in pods.replicas)),
+            asyncio.gather(*(self._read(item, pods.workers, urgent, account) for item in pods.computing)),
             asyncio.gather(*(self._spare(item, urgent, account) for item in pods.spares)),
             self._slices((namespace, name), account if routed else None, status.slo, judged=judged)
             if judged or ((watched or promised or planned or _scales_by_load(raw)) and not urgent)
@@ -295,17 +300,18 @@ def _pods(listed: Iterable[Document]) -> _Pods:
 
 
 def _revisions(
-    workloads: list[Document], pods: _Pods, replicas: list[PodReading], spares: list[SpareReading]
+    workloads: list[Document], pods: _Pods, computing: list[PodReading], spares: list[SpareReading]
 ) -> dict[str, RevisionReading]:
-    """Readings by revision. `replicas` are the readings of `pods.replicas`, `spares` those of `pods.spares`."""
+    """Readings by revision. `computing` are the readings of `pods.computing`, `spares` those of `pods.spares`."""
+    replicas, prefill = computing[: len(pods.replicas)], computing[len(pods.replicas) :]
     owners = {item["metadata"]["name"]: readings.revision_of(item) for item in pods.replicas}
     of_spares = [item for item in workloads if readings.is_spare(item)]
     of_prefill = [item for item in workloads if readings.is_prefill(item)]
     own = [item for item in workloads if not (readings.is_spare(item) or readings.is_prefill(item))]
     serving = readings.revisions(own, replicas, owners)
     spared = readings.with_spares(serving, of_spares, zip(map(readings.revision_of, pods.spares), spares, strict=True))
-    prefill = [(readings.revision_of(item), readings.pod(item)) for item in pods.prefill]
-    return readings.with_prefill(spared, of_prefill, prefill)
+    owned = zip(map(readings.revision_of, pods.prefill), prefill, strict=True)
+    return readings.with_prefill(spared, of_prefill, owned)
 
 
 async def _none() -> None:

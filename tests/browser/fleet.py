@@ -15,6 +15,7 @@ from pagefleet_operator.domain.status.status import (
     Condition,
     DecisionRecord,
     Phase,
+    PrefillRecord,
     RevisionRecord,
     RolloutRecord,
     SignalRecord,
@@ -107,8 +108,8 @@ def rollout(now: float, at: float = 1.0) -> Status:
         traffic=(Weight(STABLE, 75), Weight(CANARY, 25)),
         rollout=RolloutRecord(Phase.STEP, 0, now - 400, now - 700, now - 420, verdict, judged(now, at)),
         revisions=(
-            RevisionRecord(STABLE, now - 86400, {}, 8 if at > 0.3 else 6, 8),
-            RevisionRecord(CANARY, now - 700, {}, 3 if at > 0.5 else 1, 3),
+            RevisionRecord(STABLE, now - 86400, {}, 8 if at > 0.3 else 6, 8, prefill=PrefillRecord(2, 2)),
+            RevisionRecord(CANARY, now - 700, {}, 3 if at > 0.5 else 1, 3, prefill=PrefillRecord(1, 2)),
         ),
         conditions=(ready,),
         slo=SLORecord(now, now, 30 * 86400.0, "-12.0%", OBJECTIVES),
@@ -138,5 +139,9 @@ def seen(namespace: str, name: str, status: Status, now: float, seed: int = 0) -
             }  # fmt: skip
             label = f"{name}-{record.hash}-{chance.randrange(36**5):05x}"
             pods.append(PodReading(label, not stuck, False, now - 500, None if stuck else now - 400, fault, **numbers))
-        revisions[record.hash] = RevisionReading(record.hash, record.desired, tuple(pods))
+        prefill = tuple(
+            PodReading(f"{name}-{record.hash}-prefill-{number}", True, False, now - 500, now - 400)
+            for number in range(record.prefill.ready if record.prefill else 0)
+        )
+        revisions[record.hash] = RevisionReading(record.hash, record.desired, tuple(pods), prefill=prefill)
     return Observation(namespace, name, name, 1, {}, status, revisions)

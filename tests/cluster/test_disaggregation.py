@@ -90,6 +90,7 @@ async def test_both_kinds_of_pods_run_and_a_gateway_keeps_them_apart(plane: Plan
         return (scaling["status"], "prefill" in scaling["message"]) == ("False", False)
 
     await until(told, timeout=30, what="the operator has seen that all prefill pods are ready")
+    assert [one["prefill"] for one in (await view(plane)).status["revisions"]] == [{"ready": 2, "desired": 2}]
 
     known, ledger = State(), Ledger()
     holding = Holding(Picker(known, ledger, random.Random(1)), time.monotonic, lambda _: None)

@@ -37,7 +37,12 @@ SUFFIXES = {
     "counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum"), "info": ("_info",),
 }  # fmt: skip
 TARGET = {"namespace", "pod", "job", "instance"}  # what every scrape adds
-ENGINE_TARGET = {"service", "revision"}  # from the engine pods' labels (PodMonitor, scrape.yaml)
+ENGINE_TARGET = {
+    "service",
+    "revision",
+    "prefill_of",
+    "prefill_revision",
+}  # from the engine pods' labels (PodMonitor, scrape.yaml)
 
 
 def registered(registry: CollectorRegistry) -> Iterator[tuple[str, str, set[str]]]:

@@ -14,10 +14,12 @@ import yaml
 from support.piece_metrics import gateway_metrics
 from support.prometheus import Asked, Text, prometheus, served
 
+from pagefleet_contract.engine_metrics import WAITING
 from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig, EngineStats
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_observability.dashboards import DASHBOARDS
+from pagefleet_observability.rules.engines import level
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import (
     Phase,
@@ -84,11 +86,12 @@ def config(ports: dict[str, int]) -> dict[str, Any]:
         pod_labels = {
             "__meta_kubernetes_pod_label_app_kubernetes_io_name": job["job_name"],
             "__meta_kubernetes_pod_container_port_name": container,
-            "__meta_kubernetes_namespace": "team-a" if name == "engine" else "pagefleet-system",
+            "__meta_kubernetes_namespace": "team-a" if name.startswith("engine") else "pagefleet-system",
             "__meta_kubernetes_pod_name": f"{name}-0",
         }
-        if name == "engine":
-            pod_labels |= {"__meta_kubernetes_pod_label_pagefleet_io_service": "chat"}
+        if name.startswith("engine"):
+            label = "prefill_of" if name == "engine-prefill" else "service"
+            pod_labels |= {f"__meta_kubernetes_pod_label_pagefleet_io_{label}": "chat"}
             pod_labels |= {"__meta_kubernetes_pod_label_pagefleet_io_revision": "new"}
         job.pop("kubernetes_sd_configs")
         targets = [{"targets": [f"127.0.0.1:{ports[name]}"], "labels": pod_labels}] if name in ports else []
@@ -158,7 +161,7 @@ async def test_other_engines_fill_the_rules_and_panels_of_what_they_tell(
 ) -> None:
     page = (DATA / f"metrics-{runtime}.txt").read_bytes()
     async with AsyncExitStack() as open_:
-        ports = {"engine": await open_.enter_async_context(served(lambda: page))}
+        ports = {name: await open_.enter_async_context(served(lambda: page)) for name in ("engine", "engine-prefill")}
         asked = await open_.enter_async_context(prometheus(tmp_path, config(ports)))
 
         async def evaluated() -> bool:
@@ -173,6 +176,11 @@ async def test_other_engines_fill_the_rules_and_panels_of_what_they_tell(
         assert float(queue["value"][1]) == pytest.approx(saturation)
         pages = [float(one["value"][1]) for one in await asked("revision:pagefleet_kv_pages_free:ratio")]
         assert pages == ([pytest.approx(free)] if free is not None else [])
+        (prompts,) = await asked("revision:pagefleet_prefill_waiting:mean")
+        assert labels(prompts) == {"namespace": "team-a", "service": "chat", "revision": "new"}
+        assert [float(prompts["value"][1])] == [
+            float(one["value"][1]) for one in await asked(level(WAITING, '{prefill_of="chat"}'))
+        ]
         shown = await every_panel(asked, "new")
         assert {
             title for board, title in shown if board == "engine" and not shown[board, title]

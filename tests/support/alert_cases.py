@@ -90,6 +90,19 @@ def replicas(ready: str, desired: str, weight: int) -> Series:
     }
 
 
+def prefill_replicas(ready: str, desired: str) -> Series:
+    return {
+        f'pagefleet_prefill_replicas{{{REV},state="ready"}}': ready,
+        f'pagefleet_prefill_replicas{{{REV},state="desired"}}': desired,
+    }
+
+
+def prefill_queue(*waiting: str) -> Series:
+    """Return prompts that wait in each prefill pod."""
+    of = 'namespace="a",prefill_of="chat",prefill_revision="c1"'
+    return {f'vllm:num_requests_waiting{{{of},pod="p{index}"}}': values for index, values in enumerate(waiting)}
+
+
 def condition(kind: str, status: str, reason: str, values: str = "1+0x120") -> Series:
     return {f'pagefleet_condition{{{SVC},type="{kind}",status="{status}",reason="{reason}"}}': values}
 
@@ -214,6 +227,10 @@ TICKETS = (
          (condition("Degraded", "False", "AsExpected"),), labels={**SERVICE, "reason": "ImagePullFailed"}),
     Case("PagefleetPrefillsFail", prefills({"remote": 8, "timeout": 2}),
          (prefills({"remote": 10, "local": 5, "timeout": 1}), prefills({"unreached": 0})), labels=REVISION),
+    Case("PagefleetPrefillPodsNotReady", prefill_replicas("1+0x60", "3+0x60"),
+         (prefill_replicas("2+0x60", "3+0x60"), prefill_replicas("0+0x60", "0+0x25 3+0x35")), labels=REVISION),
+    Case("PagefleetPrefillQueueLong", prefill_queue("7+0x60", "3+0x60"),
+         (prefill_queue("7+0x60", "0+0x60"), queue("9+0x60", "1+0x60")), labels=REVISION),
     Case("PagefleetOperatorLagging", {'pagefleet_operator_loop_lag_seconds{namespace="s",pod="o1"}': "2+0x60"},
          ({'pagefleet_operator_loop_lag_seconds{namespace="s",pod="o1"}': "0.1+0x60"},),
          labels={"namespace": "s", "pod": "o1"}),

@@ -77,9 +77,10 @@ def details(service: Document) -> list[Table]:
         name = entry["hash"]
         role = "stable" if name == status.get("stable") else "canary" if name == status.get("canary") else ""
         if role or entry.get("desired") or entry.get("ready"):
-            traffic.add_row(
-                name, role, f"{weights.get(name, 0)} %", str(entry.get("ready", 0)), str(entry.get("desired", 0))
-            )
+            traffic.add_row(name, role, f"{weights.get(name, 0)} %", *map(str, ready_and_desired(entry)))
+        prefill = entry.get("prefill")
+        if prefill:
+            traffic.add_row(name, "prefill pods", "", *map(str, ready_and_desired(prefill)))
     spares = status.get("spares")
     if spares:
         role = f"spares, {spares.get('asleep', 0)} asleep"
@@ -114,6 +115,11 @@ def details(service: Document) -> list[Table]:
     for entry in (status.get("decisions") or [])[-LAST_DECISIONS:]:
         decisions.add_row(*map(text, (entry["time"][:19], entry["kind"], entry["message"])))
     return [*tables, decisions]
+
+
+def ready_and_desired(pods: Document) -> tuple[int, int]:
+    """A revision's ready and desired replicas, or prefill pods."""
+    return int(pods.get("ready", 0)), int(pods.get("desired", 0))
 
 
 def _capacity_plan(assumptions: Iterable[Document]) -> Table:

@@ -53,6 +53,8 @@ def _revisions(progress: Progress) -> Table:
         if name:
             ready, desired = progress.replicas.get(name, (0, 0))
             table.add_row(name, role, f"{progress.weights.get(name, 0)} %", str(ready), str(desired))
+            if name in progress.prefill:
+                table.add_row(name, "prefill pods", "", *map(str, progress.prefill[name]))
     return table
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pagefleet_cli.base.tables import ready_and_desired
 from pagefleet_cli.base.words import moment, span
 from pagefleet_contract.names import ACTION_ANNOTATION
 from pagefleet_contract.quantity import seconds
@@ -65,7 +66,7 @@ class Signal:
 @dataclass(frozen=True)
 class Progress:
     """`held`: seconds of the present step; `remaining`: of its hold; `expected`: to the next move at the earliest, None
-    unknown."""
+    unknown. `replicas` and `prefill` pods are ready and desired ones, by revision."""
 
     namespace: str
     name: str
@@ -75,6 +76,7 @@ class Progress:
     canary: str
     weights: Mapping[str, int]
     replicas: Mapping[str, tuple[int, int]]
+    prefill: Mapping[str, tuple[int, int]]  # without revisions that have none
     steps: tuple[Step, ...]
     signals: tuple[Signal, ...]
     outcome: str
@@ -106,9 +108,11 @@ def progress(service: Document, now: float) -> Progress:
         stable=str(status.get("stable", "")),
         canary=str(status.get("canary", "")),
         weights={entry["revision"]: int(entry["weight"]) for entry in status.get("traffic") or ()},
-        replicas={
-            entry["hash"]: (int(entry.get("ready", 0)), int(entry.get("desired", 0)))
+        replicas={entry["hash"]: ready_and_desired(entry) for entry in status.get("revisions") or ()},
+        prefill={
+            entry["hash"]: ready_and_desired(entry["prefill"])
             for entry in status.get("revisions") or ()
+            if entry.get("prefill")
         },
         steps=steps,
         signals=_signals(rollout),

@@ -84,8 +84,13 @@ def _phase(state: Progress, service: Document) -> list[str]:
         case "Starting" | "Restoring":
             name = state.canary or state.stable
             ready, desired = state.replicas.get(name, (0, 0))
+            own = state.prefill.get(name) if state.canary else None
+            beside, whole = (
+                (f" and {own[0]} of {own[1]} prefill pods", " and its prefill pods are") if own else ("", " is")
+            )
             return [
-                f"revision {name} has {ready} of {desired} pods ready, for {span(state.held)}; it gets requests when one pod is ready"
+                f"revision {name} has {ready} of {desired} pods{beside} ready, for {span(state.held)}; it gets requests when "
+                f"one pod{whole} ready"
             ]
         case "Promoting":
             canary, stable = state.replicas.get(state.canary, (0, 0)), state.replicas.get(state.stable, (0, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
-from pagefleet_observability.rules.recordings import TTFT_BUDGET, TTFT_SECONDS, burn, slow
+from pagefleet_observability.rules.recordings import FALLBACKS, PREFILL_QUEUE, TTFT_BUDGET, TTFT_SECONDS, burn, slow
 
 OF = 'namespace="$namespace",service="$service"'
 REV = "{{revision}}"
@@ -147,6 +147,49 @@ CAPACITY = Row(
     ),
 )
 
+PREFILLS = "pagefleet_gateway_prefills_total"
+PREFILL = Row(
+    "Prefill pods",
+    (
+        Panel(
+            "Prefill pods",
+            (
+                (f'max by (revision) (pagefleet_prefill_replicas{{{OF},state="ready"}})', f"ready {REV}"),
+                (f'max by (revision) (pagefleet_prefill_replicas{{{OF},state="desired"}})', f"desired {REV}"),
+            ),
+            "Of spec.engine.disaggregation; this row is empty without it.",
+            width=6,
+        ),
+        Panel(
+            "Long prompts by outcome",
+            ((f"sum by (revision, outcome) (rate({PREFILLS}{{{OF}}}{IN_WINDOW}))", f"{{{{outcome}}}} {REV}"),),
+            "remote: a prefill pod has computed it; every other one is computed by its decode pod.",
+            unit="reqps",
+            width=6,
+            stacked=True,
+        ),
+        Panel(
+            "Fallbacks",
+            (
+                (
+                    f'sum by (revision) (rate({PREFILLS}{{{OF},outcome=~"{FALLBACKS}"}}{IN_WINDOW}))'
+                    f" / sum by (revision) (rate({PREFILLS}{{{OF}}}{IN_WINDOW}))",
+                    REV,
+                ),
+            ),
+            "Share of long prompts that their decode pods compute because prefill pods did not. Above 10 % for ten minutes an alert fires.",
+            unit="percentunit",
+            width=6,
+        ),
+        Panel(
+            "Waiting in prefill pods",
+            ((f"{PREFILL_QUEUE}{{{OF}}}", REV),),
+            "Prompts in the queue of a prefill pod, in the mean. Above 4 for ten minutes an alert fires.",
+            width=6,
+        ),
+    ),
+)
+
 STATE = Row(
     "State",
     (
@@ -172,5 +215,5 @@ SERVICE = Dashboard(
     "Pagefleet: service",
     "One InferenceService, its revisions side by side.",
     (Variable("namespace", "pagefleet_weight"), Variable("service", 'pagefleet_weight{namespace="$namespace"}')),
-    (TRAFFIC, LATENCY, CAPACITY, STATE),
+    (TRAFFIC, LATENCY, CAPACITY, PREFILL, STATE),
 )

@@ -8,7 +8,17 @@ a budget of 5 %. Its factors are 6 (30 % slow requests) and 2 (10 %).
 
 from __future__ import annotations
 
-from pagefleet_observability.rules.recordings import ALLOWED, BY, SERVICE, TTFT_BUDGET, TTFT_SECONDS, burn, slow
+from pagefleet_observability.rules.recordings import (
+    ALLOWED,
+    BY,
+    FALLBACKS,
+    PREFILL_QUEUE,
+    SERVICE,
+    TTFT_BUDGET,
+    TTFT_SECONDS,
+    burn,
+    slow,
+)
 from pagefleet_observability.rules.rule import Alert, Group, Severity
 
 FAST_BURN, SLOW_BURN = 6, 2
@@ -44,8 +54,8 @@ def _condition(selector: str) -> str:
     return f"max by ({SERVICE}, reason) (pagefleet_condition{{{selector}}}) == 1"
 
 
-def _replicas(state: str, window: str = "") -> str:
-    series = f'pagefleet_replicas{{state="{state}"}}'
+def _replicas(state: str, window: str = "", metric: str = "pagefleet_replicas") -> str:
+    series = f'{metric}{{state="{state}"}}'
     return f"max by ({BY}) ({f'min_over_time({series}[{window}])' if window else series})"
 
 
@@ -53,7 +63,8 @@ def _prefills(matcher: str = "") -> str:
     return f"sum by ({BY}) (rate(pagefleet_gateway_prefills_total{matcher}[5m]))"
 
 
-PREFILLS, PREFILLS_FAILED = _prefills(), _prefills('{outcome=~"unreached|timeout|failed|avoided"}')
+PREFILL_PODS, MAX_PREFILL_QUEUE = "pagefleet_prefill_replicas", 4
+PREFILLS, PREFILLS_FAILED = _prefills(), _prefills(f'{{outcome=~"{FALLBACKS}"}}')
 
 REVISIONS = Group(
     "pagefleet-revisions",
@@ -82,6 +93,24 @@ REVISIONS = Group(
             f"{REVISION}: {SHARE} of long prompts are not computed by its prefill pods",
             "Prefill pods are not reached, take too long or fail: the decode pods compute these prompts themselves, and other streams"
             " wait for that.",
+        ),
+        Alert(
+            "PagefleetPrefillPodsNotReady",
+            TICKET,
+            f"{_replicas('ready', metric=PREFILL_PODS)} / {_replicas('desired', '10m', PREFILL_PODS)} < 0.5",
+            "10m",
+            f"{REVISION}: {SHARE} of its prefill pods are ready",
+            "Fewer than half of a revision's prefill pods have been ready for ten minutes: without one the decode pods compute every"
+            " long prompt themselves.",
+        ),
+        Alert(
+            "PagefleetPrefillQueueLong",
+            TICKET,
+            f"{PREFILL_QUEUE} > {MAX_PREFILL_QUEUE}",
+            "10m",
+            f"{REVISION}: {{{{ $value | humanize }}}} prompts wait in each of its prefill pods",
+            f"For ten minutes more than {MAX_PREFILL_QUEUE} prompts have waited in each prefill pod, in the mean: their first tokens are"
+            " late by as many prompts.",
         ),
         Alert(
             "PagefleetTTFTBurnFast",

@@ -18,6 +18,11 @@ WINDOWS = ("5m", "30m", "1h", "6h")
 REQUESTS = "pagefleet_gateway_requests_total"
 OBJECTIVE = "namespace, service, objective"
 ALLOWED = "pagefleet_gateway_slo_allowed_ratio"
+FALLBACKS = (
+    "unreached|timeout|failed|avoided"  # outcomes of prompts that decode pods compute because prefill pods did not
+)
+OF_REVISIONS = '{revision!=""}'  # without prefill pods, which have labels of their own
+PREFILL_QUEUE = "revision:pagefleet_prefill_waiting:mean"
 BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d")
 
 
@@ -57,7 +62,15 @@ def _coded(codes: str) -> str:
 
 
 def _quantile(metric: str) -> str:
-    return f"histogram_quantile(0.95, sum by ({BY}, le) ({rate(metric, '[5m]', suffix='_bucket')}))"
+    return f"histogram_quantile(0.95, sum by ({BY}, le) ({rate(metric, '[5m]', OF_REVISIONS, '_bucket')}))"
+
+
+def _of_prefill_pods(metric: str) -> str:
+    """The mean of a gauge of a revision's prefill pods, which are scraped with labels of their own."""
+    series = level(metric, '{prefill_of!=""}')
+    mean = f"avg by (namespace, prefill_of, prefill_revision) ({series})"
+    named = f'label_replace({mean}, "service", "$1", "prefill_of", "(.+)")'
+    return f'max by ({BY}) (label_replace({named}, "revision", "$1", "prefill_revision", "(.+)"))'
 
 
 REQUEST_RULES = Group(
@@ -88,13 +101,14 @@ ENGINE_RULES = Group(
         Recording(
             "revision:pagefleet_kv_pages_free:ratio",
             f"min by ({BY}) ((pagefleet_kv_pages_free + pagefleet_kv_pages_cached) / pagefleet_kv_pages"
-            f" or 1 - ({' or '.join(OTHERS[KV_USAGE])}))",
+            f" or 1 - ({' or '.join(f'{name}{OF_REVISIONS}' for name in OTHERS[KV_USAGE])}))",
         ),
         Recording("revision:pagefleet_request_queue_time_seconds:p95_5m", _quantile(QUEUE_TIME)),
         Recording(
             "revision:pagefleet_queue:saturation",
-            f"sum by ({BY}) ({level(WAITING)}) / clamp_min(sum by ({BY}) ({level(RUNNING)}), 1)",
+            f"sum by ({BY}) ({level(WAITING, OF_REVISIONS)}) / clamp_min(sum by ({BY}) ({level(RUNNING, OF_REVISIONS)}), 1)",
         ),
+        Recording(PREFILL_QUEUE, _of_prefill_pods(WAITING)),
         Recording(
             "revision:pagefleet_prefix_cache_hits:ratio_rate5m",
             f"sum by ({BY}) (rate(pagefleet_prefix_cache_hits_total[5m]))"

@@ -18,7 +18,12 @@ from pagefleet_operator.domain.cost import spending
 from pagefleet_operator.domain.manifests import workload
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
-from pagefleet_operator.domain.manifests.prefill import prefill_deployment, prefill_disruption_budget, prefill_pods
+from pagefleet_operator.domain.manifests.prefill import (
+    prefill_deployment,
+    prefill_disruption_budget,
+    prefill_pods,
+    prefill_record,
+)
 from pagefleet_operator.domain.manifests.retained import with_templates
 from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
@@ -299,6 +304,7 @@ def _history(
             ready=turn.reading(name).ready,
             desired=replicas.get(name, 0),
             load_test=result if result and name == observation.status.canary else record.load_test,
+            prefill=prefill_record(turn.reading(name), record, replicas),
         )
         for name, record in sorted(records.items(), key=lambda item: item[1].created)
         if name in remaining

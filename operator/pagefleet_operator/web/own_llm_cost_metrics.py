@@ -30,7 +30,10 @@ class LLMCostMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauges = {
             TOTAL: Gauge(
-                TOTAL, "What a revision's ready replicas and warm spares cost an hour", OWNER, registry=registry
+                TOTAL,
+                "What a revision's ready replicas, warm spares and prefill pods cost an hour",
+                OWNER,
+                registry=registry,
             ),
             PER_MILLION: Gauge(
                 PER_MILLION,
@@ -65,7 +68,7 @@ def _values(observation: Observation, plan: Plan) -> Iterator[tuple[tuple[str, L
             continue
         now = sample(reading, 0.0)
         asleep = sum(1 for spare in reading.spares if not spare.pod.ready and (spare.loaded or spare.asleep))
-        held = now.serving + asleep
+        held = now.serving + asleep + reading.prefill_ready
         if not held:
             continue
         cost = held * price

@@ -24,7 +24,7 @@ SPARES, AWAKE = "pagefleet_spares", "pagefleet_spares_awake"
 GAUGES = {exported.name: exported.text for exported in EXPORTED} | {
     SPARES: "Warm spares that are loaded, asleep or not",
     AWAKE: "Warm spares that stand in for replicas",
-    COST: "What the ready replicas and the warm spares cost",
+    COST: "What the ready replicas, the warm spares and the prefill pods cost",
     PRICE: "What 1000 generated tokens cost now",
 }
 ServiceKey = tuple[str, str]
@@ -43,7 +43,7 @@ class LoadMetrics:
         self._gauges = {name: Gauge(name, text, SERVICE, registry=registry) for name, text in GAUGES.items()}
         self.cost = Counter(
             "pagefleet_cost",
-            "What ready replicas and warm spares have cost since the operator began to look",
+            "What ready replicas, warm spares and prefill pods have cost since the operator began to look",
             SERVICE,
             registry=registry,
         )
@@ -99,7 +99,8 @@ def _values(observation: Observation, plan: Plan) -> dict[str, float]:
         values[AWAKE] = sum(1 for spare in spares if spare.pod.ready)
         values[SPARES] = values[AWAKE] + loaded
     if plan.replica_cost is not None:
-        values[COST] = (ready + loaded) * plan.replica_cost
+        prefill = sum(reading.prefill_ready for reading in observation.revisions.values())
+        values[COST] = (ready + loaded + prefill) * plan.replica_cost
         if values.get(TOKENS):
             values[PRICE] = values[COST] / 3.6 / values[TOKENS]
     return values

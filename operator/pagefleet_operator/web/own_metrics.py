@@ -40,11 +40,18 @@ class Metrics:
         self.replicas = Gauge(
             "pagefleet_replicas", "Replicas of a revision", [*service, "revision", "state"], registry=self.registry
         )
+        self.prefill = Gauge(
+            "pagefleet_prefill_replicas",
+            "Prefill pods of a revision",
+            [*service, "revision", "state"],
+            registry=self.registry,
+        )
         self.weight = Gauge("pagefleet_weight", "Percent of requests", [*service, "revision"], registry=self.registry)
         self.load = LoadMetrics(self.registry)
         self.llm_cost = LLMCostMetrics(self.registry)
         self._rollout = RolloutMetrics(self.registry)
         self._series: dict[tuple[str, str], set[str]] = {}
+        self._prefill_series: dict[tuple[str, str], set[str]] = {}
 
     def planned(self, namespace: str, service: str, plan: Plan) -> None:
         """Export a plan's numbers, and remove the series of revisions that no longer exist."""
@@ -60,18 +67,31 @@ class Metrics:
                 self.weight.labels(namespace, service, record.hash).set(weights.get(record.hash, 0))
         self._drop(namespace, service, self._series.get((namespace, service), set()) - names)
         self._series[namespace, service] = names
+        having = {record.hash: record.prefill for record in plan.status.revisions if record.prefill is not None}
+        for revision, prefill in having.items():
+            self.prefill.labels(namespace, service, revision, "ready").set(prefill.ready)
+            self.prefill.labels(namespace, service, revision, "desired").set(prefill.desired)
+        self._drop_prefill(namespace, service, self._prefill_series.pop((namespace, service), set()) - set(having))
+        if having:
+            self._prefill_series[namespace, service] = set(having)
 
     def forget(self, namespace: str, service: str) -> None:
         self.load.forget(namespace, service)
         self.llm_cost.forget(namespace, service)
         self._rollout.forget(namespace, service)
         self._drop(namespace, service, self._series.pop((namespace, service), set()))
+        self._drop_prefill(namespace, service, self._prefill_series.pop((namespace, service), set()))
 
     def _drop(self, namespace: str, service: str, revisions: set[str]) -> None:
         for revision in revisions:
             for state in ("ready", "desired"):
                 self.replicas.remove(namespace, service, revision, state)
             self.weight.remove(namespace, service, revision)
+
+    def _drop_prefill(self, namespace: str, service: str, revisions: set[str]) -> None:
+        for revision in revisions:
+            for state in ("ready", "desired"):
+                self.prefill.remove(namespace, service, revision, state)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

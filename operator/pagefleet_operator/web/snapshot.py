@@ -29,6 +29,7 @@ class PodNow:
     waiting: int | None = None
     running: int | None = None
     used: float | None = None
+    prefill: bool = False  # it computes prompts for others, and is no replica
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,9 @@ def taken(before: Snapshot | None, observation: Observation, status: Status, now
     readings = sorted(observation.revisions.items())
     pods = tuple(_pod(pod, revision) for revision, reading in readings for pod in reading.pods)
     pods += tuple(_spare(spare, revision) for revision, reading in readings for spare in reading.spares)
+    pods += tuple(
+        replace(_pod(pod, revision), prefill=True) for revision, reading in readings for pod in reading.prefill
+    )
     started = status.rollout.started
     points = before.points if before is not None and before.started == started else ()
     return Snapshot(

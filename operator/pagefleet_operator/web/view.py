@@ -4,7 +4,7 @@ object as the API server stores it and the snapshot of the last decision, and ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
@@ -21,7 +21,7 @@ from pagefleet_operator.domain.status.records.capacity_plan import CapacityPlanR
 from pagefleet_operator.domain.status.records.slo import ObjectiveRecord
 from pagefleet_operator.domain.status.records.spending import SpendingRecord
 from pagefleet_operator.domain.status.status import Phase, RolloutRecord, SignalRecord, Status
-from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
+from pagefleet_operator.web.snapshot import Point, Snapshot
 
 STALE_SECONDS = 60.0
 
@@ -48,7 +48,7 @@ def row(document: Mapping[str, Any], snapshot: Snapshot | None) -> dict[str, Any
     """One line of the fleet. `queue` and `used` are None when no pod of the service was read lately."""
     metadata, status = document["metadata"], codec.load(document.get("status"))
     health = state(status)
-    pods = _read(snapshot.pods if snapshot else ())
+    pods = [pod for pod in snapshot.pods if pod.waiting is not None and not pod.prefill] if snapshot else []
     left = [one.left for one in status.slo.objectives if one.left is not None] if status.slo is not None else []
     used = [pod.used for pod in pods if pod.used is not None]
     return {
@@ -106,7 +106,8 @@ def page(document: Mapping[str, Any], snapshot: Snapshot | None, now: float) -> 
         ],
         "revisions": [
             {"hash": record.hash, "role": _role(record.hash, status), "weight": weights.get(record.hash, 0),
-             "ready": record.ready, "desired": record.desired, "created": record.created}
+             "ready": record.ready, "desired": record.desired, "created": record.created,
+             "prefill": asdict(record.prefill) if record.prefill is not None else None}
             for record in status.revisions
             if record.hash in weights or record.ready or record.desired
         ],
@@ -244,10 +245,6 @@ def _canary_weight(status: Status) -> int:
 
 def _step(rollout: RolloutRecord, steps: int) -> str:
     return f" (step {rollout.step + 1} of {steps})" if rollout.step < steps else ""
-
-
-def _read(pods: Iterable[PodNow]) -> list[PodNow]:
-    return [pod for pod in pods if pod.waiting is not None]
 
 
 def _model(document: Mapping[str, Any]) -> str:

@@ -142,6 +142,16 @@ def test_a_service_without_a_guard_is_seen_in_the_table(status: str) -> None:
     assert row[header.index("GUARDED") :].split()[0] == status
 
 
+def test_prefill_pods_are_shown_beside_their_revision_and_waited_for() -> None:
+    document = service("Starting")
+    document["status"]["revisions"][1]["prefill"] = {"ready": 1, "desired": 3}
+    state = progress(document, NOW)
+    for text in ("".join(shown(table) for table in details(document)), shown(picture(state))):
+        (line,) = [line.split() for line in text.splitlines() if "prefill pods" in line]
+        assert line == [NEW, "prefill", "pods", "1", "3"]
+    assert any("1 of 1 pods and 1 of 3 prefill pods ready" in reason for reason in waiting(document, NOW))
+
+
 def test_spares_are_shown_beside_the_revisions() -> None:
     document = service()
     document["status"]["spares"] = {"revision": "a" * 8, "desired": 2, "asleep": 1, "awake": 1}

@@ -1,6 +1,6 @@
 """Protects prefill and decode in pods of their own: what the spec refuses, which labels no selector of a service's pods matches, that
 both kinds of pods of a revision start from one template, that prefill pods are no replicas for the scaler but cost as much, that a
-canary is judged only with its prefill pods, and that conditions name their faults."""
+canary is judged only with its prefill pods, that conditions name their faults, and that status, page and metrics count them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ from pagefleet_operator.domain.manifests.prefill import prefill_deployment, pref
 from pagefleet_operator.domain.manifests.retained import templates
 from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
+from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
 from pagefleet_operator.domain.status.status import Phase
 from pagefleet_operator.kube import readings
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.observe import _pods, _revisions
+from pagefleet_operator.web.own_metrics import Metrics
+from pagefleet_operator.web.snapshot import taken
+from pagefleet_operator.web.view import page
 
 GPU = {"accelerator": {"name": "nvidia.com/gpu"}}
 SPLIT = {"runtime": "vllm", "disaggregation": {"prefill": {"replicas": 2}}}
@@ -204,6 +208,42 @@ def test_missing_prefill_pods_and_their_fault_are_told_and_stop_no_traffic() -> 
     assert degraded.reason == "Unschedulable" and "prefill pods: spec.resources: no node has a GPU" in degraded.message
 
 
+def test_the_status_the_page_and_the_metrics_show_ready_and_wanted_prefill_pods() -> None:
+    made, metrics = SplitCluster(), Metrics()
+    made.spec |= {"cost": {"perAcceleratorHour": 2}}
+    stable = made.serving()
+    made.tick()
+    document: dict[str, Any] = {"metadata": {"namespace": "ns", "name": "chat"}, "spec": made.spec}
+    document["status"] = codec.dump(made.status)
+    assert [one["prefill"] for one in document["status"]["revisions"]] == [{"ready": 2, "desired": 2}]
+    observed = made.observe()
+    shown = page(document, taken(None, observed, made.status, made.now), made.now)
+    assert [one["prefill"] for one in shown["revisions"]] == [{"ready": 2, "desired": 2}]
+    assert [pod["prefill"] for pod in shown["pods"]] == [False, True, True] and shown["ready"] == 1
+    assert made.plan is not None
+    metrics.planned("ns", "chat", made.plan)
+    metrics.load.planned(observed, made.plan)
+    metrics.llm_cost.planned(observed, made.plan)
+    of = f'{{namespace="ns",revision="{stable}",service="chat",state="ready"}}'
+    text = metrics.text().decode()
+    assert f"pagefleet_prefill_replicas{of} 2.0" in text and f"pagefleet_replicas{of} 1.0" in text
+    costs = [
+        float(line.split()[-1])
+        for line in text.splitlines()
+        if line.startswith(("pagefleet_cost_per_hour{", "llm_total_cost{"))
+    ]
+    assert costs == [6.0, 6.0]
+    metrics.forget("ns", "chat")
+    assert "pagefleet_prefill_replicas{" not in metrics.text().decode()
+
+
+def test_a_revision_without_prefill_pods_has_no_record_of_any() -> None:
+    made = SplitCluster()
+    made.spec["engine"] = {"runtime": "vllm"}
+    made.serving()
+    assert [one.prefill for one in made.status.revisions] == [None]
+
+
 def test_a_canary_is_judged_only_with_its_prefill_pods() -> None:
     made = SplitCluster()
     stable = made.serving()
@@ -242,7 +282,7 @@ def test_what_is_read_of_the_cluster_keeps_the_two_kinds_apart() -> None:
     pods = _pods([item("Pod", made[0], "d"), item("Pod", made[1], "p")])
     assert [[one["metadata"]["name"] for one in group] for group in (pods.engines, pods.prefill)] == [["d"], ["p"]]
     workloads = [item("Deployment", one, "u") for one in made]
-    (reading,) = _revisions(workloads, pods, [readings.pod(one) for one in pods.replicas], []).values()
+    (reading,) = _revisions(workloads, pods, [readings.pod(one) for one in pods.computing], []).values()
     assert reading.replicas == 3
     assert [[pod.name for pod in group] for group in (reading.pods, reading.prefill)] == [["d"], ["p"]]
     store = Store()

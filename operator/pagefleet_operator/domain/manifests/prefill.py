@@ -20,13 +20,23 @@ from pagefleet_operator.domain.manifests.disruption_budget import disruption_bud
 from pagefleet_operator.domain.manifests.retained import Templates, with_templates
 from pagefleet_operator.domain.runtimes import kv_transfer
 from pagefleet_operator.domain.runtimes.routing_sidecar import without_sidecar
-from pagefleet_operator.domain.status.status import RevisionRecord
+from pagefleet_operator.domain.status.observation import RevisionReading
+from pagefleet_operator.domain.status.status import PrefillRecord, RevisionRecord
 
 
 def prefill_pods(known: Iterable[RevisionRecord], replicas: Mapping[str, int]) -> dict[str, int]:
     """The prefill pods of every revision that has any: none while it has no replicas."""
     counts = {record.hash: revision_spec(record.spec).prefill_replicas for record in known if record.spec}
     return {name: count for name, count in counts.items() if count and replicas.get(name)}
+
+
+def prefill_record(
+    reading: RevisionReading, record: RevisionRecord, replicas: Mapping[str, int]
+) -> PrefillRecord | None:
+    """The prefill pods that a revision has and should have, for people; None where there are none of either."""
+    desired = prefill_pods((record,), replicas).get(record.hash, 0)
+    made = PrefillRecord(reading.prefill_ready, desired)
+    return made if made != PrefillRecord() else None
 
 
 def prefill_deployment(child: Child, replicas: int, templates: Templates | None = None) -> dict[str, Any]:

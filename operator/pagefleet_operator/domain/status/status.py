@@ -219,8 +219,19 @@ class RouteRecord:
 
 
 @dataclass(frozen=True)
+class PrefillRecord:
+    """A revision's prefill pods, which are no replicas."""
+
+    ready: int = 0
+    desired: int = 0
+
+
+@dataclass(frozen=True)
 class RevisionRecord:
-    """A revision in the history. `spec` is the pod-affecting part of the spec that it was made from."""
+    """A revision in the history. `spec` is the pod-affecting part of the spec that it was made from.
+
+    `prefill` is None of a revision that neither has nor should have prefill pods.
+    """
 
     hash: str
     created: float
@@ -228,6 +239,7 @@ class RevisionRecord:
     ready: int = 0
     desired: int = 0
     load_test: Mapping[str, object] = field(default_factory=dict)  # the result of its loadTest step
+    prefill: PrefillRecord | None = None
 
 
 @dataclass(frozen=True)

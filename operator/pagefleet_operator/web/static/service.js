@@ -29,7 +29,9 @@ function split(page) {
   const rows = page.revisions.map((revision) => h("tr", {},
     h("th", { scope: "row" }, h("span", { class: `key ${revision.role}`, "aria-hidden": "true" }), h("code", {}, revision.hash)),
     h("td", {}, revision.role), h("td", { class: "number" }, `${revision.weight} %`),
-    h("td", { class: "number" }, `${revision.ready} / ${revision.desired}`), h("td", { class: "number muted nowrap" }, ago(revision.created, page.now))));
+    h("td", { class: "number" }, `${revision.ready} / ${revision.desired}`,
+      revision.prefill ? h("span", { class: "muted small" }, `prefill ${revision.prefill.ready} / ${revision.prefill.desired}`) : null),
+    h("td", { class: "number muted nowrap" }, ago(revision.created, page.now))));
   return card("Traffic", "traffic", bar, h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {},
     ["Revision", "Role", "Share", "Ready", "Created"].map((title, at) => h("th", { scope: "col", class: at > 1 ? "number" : null }, title)))), h("tbody", {}, rows))));
 }
@@ -110,10 +112,11 @@ function tile(pod) {
 
 function pods(page) {
   const roles = Object.fromEntries(page.revisions.map((revision) => [revision.hash, revision.role]));
-  const groups = Map.groupBy ? Map.groupBy(page.pods, (pod) => pod.revision) : new Map([["", page.pods]]);
-  const shown = [...groups].map(([revision, members]) => [
-    h("h3", {}, h("span", { class: `key ${roles[revision] ?? "leaving"}`, "aria-hidden": "true" }), `${roles[revision] ?? "leaving"} `, h("code", {}, revision)),
-    h("ul", { class: "tiles" }, members.map(tile))]);
+  const grouped = (members) => [...(Map.groupBy ? Map.groupBy(members, (pod) => pod.revision) : new Map([["", members]]))];
+  const titled = (what) => ([revision, members]) => [
+    h("h3", {}, h("span", { class: `key ${roles[revision] ?? "leaving"}`, "aria-hidden": "true" }), `${what}${roles[revision] ?? "leaving"} `, h("code", {}, revision)),
+    h("ul", { class: "tiles" }, members.map(tile))];
+  const shown = [...grouped(page.pods.filter((pod) => !pod.prefill)).map(titled("")), ...grouped(page.pods.filter((pod) => pod.prefill)).map(titled("prefill pods of "))];
   const empty = page.leads ? "No pods." : "This operator stands by; the numbers of pods are with the one that decides.";
   return card("Pods", "pods", page.pods.length
     ? [h("p", { class: "muted scale" }, "KV pages in use and requests waiting per pod. Cool ",
