@@ -13,6 +13,7 @@ import yaml
 
 from pagefleet_contract.names import GROUP, KIND, PLURAL, VERSION
 from pagefleet_operator.domain.spec.rules.check import RULES
+from pagefleet_operator.domain.spec.rules.nodes import NAME_RULES
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
 from pagefleet_operator.domain.spec.schema.fields import OPEN, Schema, array, integer, keyed, record, text
 from pagefleet_operator.domain.spec.schema.spec import SPEC
@@ -144,7 +145,10 @@ def definition(*also: str) -> dict[str, Any]:
          "status": STATUS},
         ("spec",),
     )  # fmt: skip
-    root["x-kubernetes-validations"] = [{"rule": OWN_FALLBACK_CEL, "message": OWN_FALLBACK}]
+    root["x-kubernetes-validations"] = [
+        {"rule": OWN_FALLBACK_CEL, "message": OWN_FALLBACK},
+        *({"rule": rule.cel, "message": f"{rule.field}: {rule.message}"} for rule in NAME_RULES),
+    ]
     names = {"kind": KIND, "listKind": f"{KIND}List", "plural": PLURAL, "singular": "inferenceservice",
              "shortNames": ["isvc"], "categories": ["pagefleet"]}  # fmt: skip
     version = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from pagefleet_operator.crd import definition
 from pagefleet_operator.domain.spec.rules.check import RULES
+from pagefleet_operator.domain.spec.rules.nodes import NAME_RULES
 from pagefleet_reference.markdown import cell, code, table
 
 Schema = Mapping[str, Any]
@@ -29,7 +30,7 @@ def page() -> str:
     for name, schema in root["spec"]["properties"].items():
         rows = [_row(f"{name}", schema, name in root["spec"].get("required", ())), *_rows(name, schema)]
         parts.append(f"## spec.{name}\n\n{cell(schema['description'])}\n\n{table(HEAD, rows)}")
-    rules = [(code(rule.field), cell(rule.message)) for rule in RULES]
+    rules = [(code(rule.field), cell(rule.message)) for rule in (*RULES, *NAME_RULES)]
     parts.append(
         "## Rules across fields\n\nHeld by the API server where it knows CEL (1.25 and newer), and by the operator"
         f" everywhere.\n\n{table(('field', 'rule'), rules)}"

@@ -128,7 +128,10 @@ def test_a_service_shows_its_evidence_and_follows(browser: WebDriver, operator: 
     assert [part.text for part in all_of(browser, ".split .part")] == ["75 %", "25 %"]
     widths = [part.size["width"] for part in all_of(browser, ".split .part")]
     assert 2.5 < widths[0] / widths[1] < 3.5
-    assert [one.text for one in all_of(browser, ".card:has(#traffic) td span.small")] == ["prefill 2 / 2", "prefill 1 / 2"]
+    assert [one.text for one in all_of(browser, ".card:has(#traffic) td span.small")] == [
+        "prefill 2 / 2",
+        "prefill 1 / 2",
+    ]
     assert len(all_of(browser, ".tile")) == 11 + 3
     assert [len(all_of(browser, f"#pods ~ ul:nth-of-type({place}) .tile")) for place in (1, 2, 3, 4)] == [8, 3, 2, 1]
     assert "prefill pods of stable" in text(browser, ".card:has(#pods)")

@@ -23,7 +23,7 @@ from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.watching.kube import ClusterWatch
-from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.kubectl import Document, KubectlError, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAME, QUEUED = "wide", "queued"
@@ -205,6 +205,28 @@ async def admit(plane: Plane, pod: Document) -> None:
     await plane.api.create(
         f"{path}/binding", {"apiVersion": "v1", "kind": "Binding", "metadata": name, "target": target}
     )
+
+
+async def test_a_name_that_kueue_has_no_room_for_is_refused(plane: Plane) -> None:
+    """By the API server where it knows CEL, and by the operator everywhere."""
+    document = queued()
+    document["metadata"]["name"] = name = "n" * 31
+    try:
+        await plane.kubectl.apply(document)
+    except KubectlError as error:
+        assert "metadata.name: must have at most 30 characters" in str(error)
+        return
+
+    async def told() -> bool:
+        found = await plane.kubectl.get("isvc", name, NAMESPACE)
+        conditions = ((found or {}).get("status") or {}).get("conditions") or ()
+        return any(
+            one["type"] == "Degraded" and "metadata.name: must have at most 30" in one["message"] for one in conditions
+        )
+
+    await until(told, timeout=30, what="a condition names the limit")
+    assert not await plane.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={name}")
+    await plane.kubectl.run("delete", "isvc", name, "-n", NAMESPACE)
 
 
 async def test_a_group_that_waits_for_its_admission_is_named_and_serves_when_it_is_admitted(plane: Plane) -> None:

@@ -37,6 +37,7 @@ from pagefleet_operator.domain.slo import budget, report
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
 from pagefleet_operator.domain.spec.policy import refusals
+from pagefleet_operator.domain.spec.rules.nodes import errors_of_name
 from pagefleet_operator.domain.spec.schema.slo import Owner, owner
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.budget import fit
@@ -88,6 +89,9 @@ def _planned(observation: Observation, now: float, journal: Journal) -> Plan:
             plan = _hold(Turn(observation, now, journal), Problem("InvalidSpec", parsed.message))
             return routing.keep(plan, observation.status)
         case Spec():
+            if unfit := errors_of_name(observation.name, parsed.raw):
+                problem = Problem("InvalidSpec", SpecErrors(tuple(unfit)).message)
+                return routing.keep(_hold(Turn(observation, now, journal), problem), observation.status)
             if refused := refusals(observation.policy, parsed.raw):
                 problem = Problem("NotAllowed", SpecErrors(tuple(refused)).message)
                 return routing.keep(_hold(Turn(observation, now, journal), problem), observation.status)

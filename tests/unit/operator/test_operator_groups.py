@@ -1,11 +1,13 @@
 """Protects replicas of several nodes: who may have them, what is said where LeaderWorkerSets are not served, that scaling
-and cost count groups, that conditions name a worker's fault and a wait for admission, and that no request meets a worker."""
+and cost count groups, that conditions name a worker's fault and a wait for admission, that a name which Kueue has no room for is
+refused by the API server and the operator alike, and that no request meets a worker."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import celpy
 import pytest
 from support.golden_manifests import child_of, spec_of
 from support.virtual.cluster import Cluster
@@ -20,10 +22,12 @@ from pagefleet_operator.domain.runtimes.node import Node
 from pagefleet_operator.domain.scaling.deletion_cost import costs
 from pagefleet_operator.domain.scaling.load import totals
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
-from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.spec.rules.nodes import NAME_RULES, QUEUE, errors_of_name
+from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
 from pagefleet_operator.kube import group_members, leader_worker_sets, readings
 from pagefleet_operator.kube.store import Store
 
+CEL = celpy.Environment()
 NOW = readings.seconds("2026-01-01T00:00:10Z")
 GPUS = {"accelerator": {"name": "nvidia.com/gpu", "count": 8}}
 
@@ -35,6 +39,51 @@ def spec(engine: dict[str, Any], **more: Any) -> dict[str, Any]:
 def refused(given: dict[str, Any]) -> dict[str, str]:
     parsed = parse(given)
     return {e.field: e.message for e in parsed.errors} if isinstance(parsed, SpecErrors) else {}
+
+
+QUEUED = {"labels": {QUEUE: "inference"}}
+ROOT_RULE = CEL.program(CEL.compile(NAME_RULES[0].cel))
+
+
+@pytest.mark.parametrize(("most", "longest"), [(1, 30), (10, 30), (11, 29), (100, 29), (101, 28)])
+@pytest.mark.parametrize(
+    ("given", "bounded"),
+    [
+        (spec({"nodes": 2}, pod=QUEUED), True),
+        (spec({"nodes": 1}, pod=QUEUED), False),
+        (spec({}, pod=QUEUED), False),
+        (spec({"nodes": 2}, pod={"labels": {"team": "a"}}), False),
+        (spec({"nodes": 2}, pod={"annotations": {QUEUE: "inference"}}), False),
+        (spec({"nodes": 2}), False),
+    ],
+)
+def test_a_name_that_kueue_has_no_room_for_is_refused(
+    given: dict[str, Any], bounded: bool, most: int, longest: int
+) -> None:
+    parsed = parse({**given, "scaling": {"min": 1, "max": most}})
+    assert isinstance(parsed, Spec)
+    for length in (1, 20, 28, 29, 30, 31, 63):
+        name, document = "n" * length, celpy.json_to_cel({"metadata": {"name": "n" * length}, "spec": parsed.raw})
+        fits = not bounded or length <= longest
+        assert (errors_of_name(name, parsed.raw) == []) == bool(ROOT_RULE.evaluate({"self": document})) == fits
+        label = f"leaderworkerset-{name}-{'a' * 8}-{most - 1}-{'b' * 5}"  # what Kueue writes for the last replica
+        assert not bounded or fits == (len(label) <= 63)
+
+
+def test_a_condition_and_an_event_name_it_and_pods_stay_as_they_are() -> None:
+    class Named(Cluster):
+        def observe(self) -> Observation:
+            return replace(super().observe(), name="n" * 31)
+
+    made = Named(1)
+    stable = made.serving()
+    made.request(**spec({"nodes": 2}, pod=QUEUED))
+    for _ in range(3):
+        made.tick()
+    degraded = made.condition("Degraded")
+    assert degraded.reason == "InvalidSpec" and "metadata.name: must have at most 30 characters" in degraded.message
+    assert made.weights() == {stable: 100} and len(made.status.revisions) == 1
+    assert [entry.kind for entry in made.status.decisions].count("InvalidSpec") == 1
 
 
 def test_a_replica_of_several_nodes_is_a_spec() -> None:

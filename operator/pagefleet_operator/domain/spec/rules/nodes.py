@@ -1,10 +1,20 @@
-"""Rules of replicas that are several pods, and of models that are split by layers."""
+"""Rules of replicas that are several pods, and of models that are split by layers.
+
+Kueue names a replica of several pods by the LeaderWorkerSet, and writes that name into a label of its pods, which has 63 characters at
+most: `leaderworkerset-SERVICE-REVISION-INDEX-HASH`, with a revision of 8 characters and a hash of 5. Pods of a longer name never leave
+their gates (kubernetes-sigs/kueue, issue 10032). Releases from July 2026 on take longer names; the rule is for all of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.rules.accelerator import CUDA, GPU
+from pagefleet_operator.domain.spec.rules.evaluate import violations
 from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, listed
+from pagefleet_operator.domain.spec.schema.structure import SpecError
 
 # In CEL: whether a replica is several pods, whether its layers are split, and the accelerators of a pod.
 ADAPTERS = "has(self.model.adapters) && self.model.adapters.size() > 0"  # an empty list has none
@@ -12,6 +22,8 @@ SEVERAL = "has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1"
 SPLIT = "has(self.engine) && has(self.engine.pipelineParallelSize) && self.engine.pipelineParallelSize > 1"
 COUNT = "(has(self.resources) && has(self.resources.accelerator) ? self.resources.accelerator.count : 1)"
 NODES = "(has(self.engine.nodes) ? self.engine.nodes : 1)"
+QUEUE = "kueue.x-k8s.io/queue-name"
+MAX_QUEUED_NAME = 30  # so that a LeaderWorkerSet's has 39 characters, up to ten replicas
 ONE_NODE = tuple(name for name, engine in REGISTRY.items() if not engine.several_nodes)
 SEVERAL_NODES = tuple(name for name, engine in REGISTRY.items() if engine.several_nodes)
 SPLITTING = tuple(name for name, engine in REGISTRY.items() if engine.splits_layers)
@@ -46,5 +58,27 @@ NODE_RULES = (
         "spec.model.adapters",
         f"!({ADAPTERS}) || !({CUDA}) || !({SEVERAL}) || {RUNTIME} != 'pagefleet'",
         "are not supported on several nodes; remove them, or spec.engine.nodes",
+    ),
+)
+
+
+def errors_of_name(name: str, spec: Mapping[str, Any]) -> list[SpecError]:
+    """The errors of a service's name beside its spec, whose structure holds and whose defaults are filled in."""
+    if len(name) <= MAX_QUEUED_NAME - 2:
+        return []
+    return list(violations(NAME_RULES, {"metadata": {"name": name}, "spec": spec}))
+
+
+# At the object's root, where a rule sees the object's own name. The digits of a replica's index shorten it.
+_SPEC = SEVERAL.replace("self.", "self.spec.")
+_MOST = "(has(self.spec.scaling) && has(self.spec.scaling.max) ? self.spec.scaling.max : 1)"
+NAME_RULES = (
+    Rule(
+        (),
+        "metadata.name",
+        f"!({_SPEC}) || !has(self.spec.pod) || !has(self.spec.pod.labels) || !('{QUEUE}' in self.spec.pod.labels) || "
+        f"self.metadata.name.size() <= {MAX_QUEUED_NAME} - ({_MOST} > 100 ? 2 : {_MOST} > 10 ? 1 : 0)",
+        f"must have at most {MAX_QUEUED_NAME} characters (one less with spec.scaling.max above 10, two less above 100) with the label {QUEUE} "
+        "and spec.engine.nodes above 1: Kueue has no room for a longer name in a label of its own",
     ),
 )
