@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from pagefleet_observability.dashboards import DASHBOARDS
-from pagefleet_observability.rules import accelerators, alerts, canaries, recordings
+from pagefleet_observability.rules import accelerators, alerts, canaries, recordings, system
 from pagefleet_observability.rules.rule import RUNBOOKS, Alert
 
 GROUPS = (
@@ -23,7 +23,7 @@ GROUPS = (
     canaries.CANARIES,
     alerts.REVISIONS,
     alerts.SERVICES,
-    alerts.SYSTEM,
+    system.SYSTEM,
 )
 ALERTS = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert))
 HEADER = "# Made by `python -m pagefleet_observability` from operator/pagefleet_observability; edit that.\n"

@@ -1,4 +1,4 @@
-"""Alerts about revisions as they are, about services, and about the system. None of them rolls a canary back: at a peak
+"""Alerts about revisions as they are, and about services. None of them rolls a canary back: at a peak
 they are true of a good revision too. Those that may are in rules/canaries.py.
 
 Burn rates: Site Reliability Workbook, chapter 5 (multi-window, multi-burn-rate), with its factors 14.4, 6 and 3 for the
@@ -287,92 +287,6 @@ SERVICES = Group(
             "10m",
             f"{NAME} is degraded: {{{{ $labels.reason }}}}",
             "The spec is invalid, or pods of a revision in use cannot run. The condition's message names the field.",
-        ),
-    ),
-)
-
-SYSTEM = Group(
-    "pagefleet-system",
-    (
-        Alert(
-            "PagefleetOperatorNotLeading",
-            PAGE,
-            "max by (namespace) (pagefleet_operator_leader) < 1 or absent(pagefleet_operator_leader)",
-            "2m",
-            "No operator is leading",
-            "No replica of the operator holds the Lease, or Prometheus scrapes none. Weights and replicas stay as they are.",
-        ),
-        Alert(
-            "PagefleetGatewayAbsent",
-            PAGE,
-            "absent(pagefleet_gateway_watch_synced)",
-            "2m",
-            "No gateway is scraped",
-            "Prometheus has had no metrics of a gateway for two minutes: no gateway runs, or Prometheus cannot reach it.",
-        ),
-        Alert(
-            "PagefleetOperatorLagging",
-            TICKET,
-            "max by (namespace, pod) (pagefleet_operator_loop_lag_seconds) > 1",
-            "5m",
-            "The operator {{ $labels.pod }} is {{ $value | humanizeDuration }} late",
-            "Its event loop lags by more than a second: decisions and rollbacks are late.",
-        ),
-        Alert(
-            "PagefleetOperatorErrors",
-            TICKET,
-            "sum by (namespace, kind) (rate(pagefleet_operator_reconcile_errors_total[5m])) > 0.1",
-            "10m",
-            "The operator's decisions fail: {{ $labels.kind }}",
-            "More than one decision in ten seconds has failed for ten minutes.",
-        ),
-        Alert(
-            "PagefleetOperatorWatchRestarts",
-            TICKET,
-            "sum by (namespace) (increase(pagefleet_operator_watch_restarts_total[15m])) > 5",
-            "",
-            "The operator's watches were restarted {{ $value | humanize }} times in 15 min",
-            "The API server ends the watches, or it cannot be reached.",
-        ),
-        Alert(
-            "PagefleetGatewayWatchRestarts",
-            TICKET,
-            "sum by (namespace, kind) (increase(pagefleet_gateway_watch_restarts_total[15m])) > 5",
-            "",
-            "The gateway's watches of {{ $labels.kind }} were restarted {{ $value | humanize }} times in 15 min",
-            "The API server ends the watches, or it cannot be reached. The gateway uses the routes and pods of the last list.",
-        ),
-        Alert(
-            "PagefleetGatewayPodsEjected",
-            TICKET,
-            "max by (namespace) (pagefleet_gateway_pods_ejected) > 0",
-            "10m",
-            "The gateway has ejected {{ $value }} pods after failed requests",
-            "Engine pods that are Ready have been failing requests for ten minutes.",
-        ),
-        Alert(
-            "PagefleetGatewayKeysInvalid",
-            TICKET,
-            "pagefleet_gateway_api_keys_valid == 0 and max_over_time(pagefleet_gateway_api_keys_valid[1d]) == 1",
-            "5m",
-            "The file of API keys cannot be used",
-            "The gateway still uses the keys from before the file was changed.",
-        ),
-        Alert(
-            "PagefleetBatchesNotReady",
-            TICKET,
-            "max by (namespace) (pagefleet_batches_ready) == 0",
-            "10m",
-            "The batches server cannot work",
-            "It does not reach the gateway, or the API keys of the two do not fit. Its /readyz and its log name the reason.",
-        ),
-        Alert(
-            "PagefleetBatchesExpired",
-            TICKET,
-            'sum by (namespace) (increase(pagefleet_batches_ended_total{status="expired"}[1h])) > 0',
-            "",
-            "{{ $value | humanize }} batches expired in the last hour",
-            "Their windows ended before all lines were answered: the fleet had too little idle capacity for them.",
         ),
     ),
 )
