@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +50,7 @@ class Stage:
                 self.narrator.quiet()
                 return view
             if self.narrator.elapsed > end:
-                self.narrator.output(json.dumps(view.status, indent=1), limit=200)
+                self.narrator.output(view.report(), limit=60)
                 raise SceneFailed(f"not within {timeout:.0f} s: {what}")
             await asyncio.sleep(1.0)
 

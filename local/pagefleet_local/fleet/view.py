@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from dataclasses import dataclass
 
 from pagefleet_local.fleet.kubectl import Document
@@ -72,3 +73,15 @@ class View:
                 parts.append(f"p95 stable {1000 * stable:.0f} ms canary {1000 * canary:.0f} ms")
             parts.append(f"{verdict.get('outcome')} ({verdict.get('samples', 0)} requests)")
         return " | ".join(parts)
+
+    def report(self) -> str:
+        """What to look at when the service is not as it should be: a line for each condition, the latest decisions, the scaler's record."""
+        lines = [self.line()]
+        for entry in self.status.get("conditions") or []:
+            lines.append(f"{entry['type']}={entry['status']} {entry['reason']}: {entry.get('message', '')}")
+        lines += [
+            f"{entry['time']} {entry['kind']}: {entry['message']}"
+            for entry in (self.status.get("decisions") or [])[-8:]
+        ]
+        lines += [f"scaling {json.dumps(entry)}" for entry in self.status.get("scaling") or []]
+        return "\n".join(lines)
