@@ -17,6 +17,8 @@ BURST, LONG = 24, 160
 UNKNOWN_SECONDS = (
     330.0  # of a new service's life, in which the scaler does not know its load yet and removes no replica
 )
+DOWN_SECONDS = 150.0  # until the replicas are down, beside the scaler's window
+MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 30.0, 300.0
 PROMISES = {
     "window": "1d",
     "objectives": [
@@ -40,7 +42,8 @@ async def play(stage: Stage) -> None:
     narrator.say("the burst is served")
     streams = asyncio.create_task(_stream_until_down(stage))
     young = max(0.0, UNKNOWN_SECONDS - (time.time() - up.created))
-    down = await stage.watch(_one_left, timeout=180 + young, what="one replica again")
+    limit = DOWN_SECONDS + _window(up) + young
+    down = await stage.watch(_one_left, timeout=limit, what="one replica again")
     narrator.check(_one_left(down), "replicas came down to 1 again")
     await streams
     for decision in down.status.get("decisions", [])[-6:]:
@@ -107,6 +110,12 @@ async def _stream_until_down(stage: Stage) -> None:
 
 def _one_left(view: View) -> bool:
     return replicas(view) == 1 and desired(view) == 1
+
+
+def _window(view: View) -> float:
+    """The seconds of calm before the scaler removes a replica: as many as a pod takes to start. With much else to do pods start slowly."""
+    learned = [entry.get("startup") or 0.0 for entry in view.status.get("scaling") or []]
+    return min(MAX_WINDOW_SECONDS, max(MIN_WINDOW_SECONDS, *learned, 0.0))
 
 
 def replicas(view: View) -> int:
