@@ -3,7 +3,7 @@
     python bench/gateway.py --make-peers          # once: nginx (unpacked, not installed), vllm-router, sglang-router
     python bench/gateway.py [PART ...] [--quick] [--check] [--json bench/results/gateway.json]
 
-Parts: latency, latency-1000, saturation, streams, picks, split, stalls, many-pods, idle, churn, churn-streams, kills, rollback (needs root: a real control plane). All of them take
+Parts: latency, latency-1000, saturation, streams, picks, split, stalls, many-pods, pauses, idle, churn, churn-streams, kills, rollback (needs root: a real control plane). All of them take
 about ten minutes, a minute and a half with `--quick`. `--check` exits 1 when a target is missed. Load generator, stub
 engines and what is measured share the machine: figures from a machine that does anything else are worth nothing, and the
 program says how busy it was.
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.gatewaybench.churn import churn, churned_streams
 from bench.gatewaybench.kills import kills
+from bench.gatewaybench.pauses import pauses
 from bench.gatewaybench.picks import picks
 from bench.gatewaybench.rollback import rollback
 from bench.gatewaybench.scale import idle, many_pods
@@ -41,6 +42,7 @@ PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
     "split": split,
     "stalls": stalls,
     "many-pods": many_pods,
+    "pauses": pauses,
     "idle": idle,
     "churn": churn,
     "churn-streams": churned_streams,
@@ -87,6 +89,11 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
     for name, ours in results.get("many-pods", {}).items():
         if isinstance(ours, Mapping) and name not in AT_START:
             rows.append((f"picks stalled, ms, {results['many-pods']['pods']} pods: {name}", ours["stall"], "<=", 10.0))
+    if ours := results.get("pauses"):
+        lost = sum(one["failed"] + one["unanswered"] for one in ours["runs"])
+        rows.append(
+            (f"failed at 1,000 requests/s over pauses of the picker of {ours['pauseSeconds']} s", lost, "<=", 0)
+        )
     if "idle" in results:
         rows.append(("cores of the picker at rest, 100 pods", results["idle"]["cores"], "<=", 0.1))
     if "churn" in results:

@@ -26,6 +26,7 @@ from pagefleet_gateway.cluster.service import ServiceKey
 from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.fronts.hang_guard import HangGuard
+from pagefleet_gateway.fronts.picker_health import serve_health
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.budgets import Budgets
 from pagefleet_gateway.limits.budgets_file import BudgetsFile
@@ -258,6 +259,7 @@ class Gateway:
             backlog=PICKER_BACKLOG,
         )
         guard.listen(server.sockets[0].fileno())
+        self._closing.enter_context(serve_health(self.proxy.paths.picker_health, guard.hangs))
         self._run("hang guard", guard.follow())
         self._closing.callback(server.close)
 

@@ -1,5 +1,5 @@
 """Protects requests that come while the picker is late, as on a machine that is busy for a second: each waits in a connection of its own
-until the picker accepts it, and none is refused. Real Envoy."""
+until the picker accepts it, and none is refused, also where the picker has work for seconds afterwards. Real Envoy."""
 
 from __future__ import annotations
 
@@ -60,3 +60,16 @@ async def test_no_request_is_refused_while_the_picker_is_late(monkeypatch: pytes
         clients = send_all(fleet.gateway.port, fleet.gateway.proxy.paths.picker, closing)
         statuses = await asyncio.to_thread(lambda: Counter(map(status, clients)))
     assert statuses == {"404": REQUESTS}
+
+
+async def test_a_picker_whose_loop_takes_long_turns_is_not_taken_for_one_that_hangs() -> None:
+    """Each turn is longer than Envoy waits for an answer to its health check, and shorter than a hang."""
+    turn_seconds = timeouts.PICKER_CHECK_SECONDS + timeouts.PICKER_CHECK_ANSWER_SECONDS
+    async with running() as fleet, AsyncExitStack() as closing:
+        for _ in range(4):
+            time.sleep(turn_seconds)  # the loop works  # noqa: ASYNC251
+            for _ in range(3):  # enough for the loop's sign of life, too few to accept a connection and read from it
+                await asyncio.sleep(0)
+        client = closing.enter_context(socket.create_connection(("127.0.0.1", fleet.gateway.port)))
+        client.sendall(REQUEST)
+        assert await asyncio.to_thread(status, client) == "404"

@@ -20,7 +20,6 @@ MIRROR = "x-gateway-mirror-endpoint"
 MIRROR_CLUSTER = "x-pagefleet-mirror-cluster"  # names the cluster that gets a copy; without it Envoy sends none
 PICKER = "picker"
 BATCHES = "batches"  # the batches server, where one is installed
-PICKER_HEALTH = "/health"  # no client's request has this path: Envoy asks the picker about engine paths only
 METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 TYPE = "type.googleapis.com/envoy."
 TCP_USER_TIMEOUT = 18  # of Linux, as Envoy runs there; Python has the name on Linux only
@@ -54,6 +53,11 @@ class Paths:
         return self.folder / "picker.sock"
 
     @property
+    def picker_health(self) -> Path:
+        """The socket on which a thread of the picker says whether its event loop runs."""
+        return self.folder / "picker-health.sock"
+
+    @property
     def first_tokens(self) -> Path:
         """The pipe by which Envoy reports first tokens (measuring/first_tokens.py)."""
         return self.folder / "first-tokens"
@@ -65,7 +69,10 @@ def extension(name: str, kind: str, **fields: object) -> dict[str, object]:
 
 
 def picker_cluster(paths: Paths) -> dict[str, object]:
-    address = {"pipe": {"path": str(paths.picker)}}
+    endpoint = {
+        "address": {"pipe": {"path": str(paths.picker)}},
+        "health_check_config": {"address": {"pipe": {"path": str(paths.picker_health)}}},
+    }
     return {
         "name": PICKER,
         "type": "STATIC",
@@ -78,14 +85,14 @@ def picker_cluster(paths: Paths) -> dict[str, object]:
                 "timeout": envoy_duration(timeouts.PICKER_CHECK_ANSWER_SECONDS),
                 "unhealthy_threshold": timeouts.PICKER_CHECKS,
                 "healthy_threshold": 1,
-                "http_health_check": {"path": PICKER_HEALTH},
+                "http_health_check": {"path": "/"},
             }
         ],
         "close_connections_on_host_health_failure": True,  # answers the requests that wait in it
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "load_assignment": {
             "cluster_name": PICKER,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": endpoint}]}],
         },
     }
 

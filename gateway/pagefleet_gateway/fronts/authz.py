@@ -25,7 +25,7 @@ from pagefleet_contract.headers import (
 )
 from pagefleet_gateway.envoy.answer_tokens import USAGE
 from pagefleet_gateway.envoy.body_edits import EDITS
-from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS, PICKER_HEALTH
+from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS
 from pagefleet_gateway.envoy.replies import REFUSED_503
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.fronts.hang_guard import HangGuard
@@ -80,10 +80,6 @@ class AuthzConnection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._url == PICKER_HEALTH.encode():
-            self._reset()
-            self._write(_message(200, b"OK", [], b""))
-            return
         request = Request(
             id=self._headers.get(REQUEST_ID_HEADER, ""),
             method=self._parser.get_method().decode("latin-1"),

@@ -1,6 +1,6 @@
 """Answers the requests that wait in a picker whose event loop hangs: a thread closes their connections, and Envoy sends 503.
 
-Envoy notices a picker that hangs by its health check, and then sends it no further request. A request that is held already
+Envoy learns of a picker that hangs by its health check (picker_health.py), and then sends it no further request. A request that is held already
 may wait for minutes, so Envoy cannot bound its wait. Decides only whether the loop hangs; never touches one that runs.
 """
 
@@ -54,10 +54,14 @@ class HangGuard:
         with self._lock:
             self._connections.discard(descriptor)
 
+    def hangs(self) -> bool:
+        """Return whether the loop hangs. Any thread may ask."""
+        return time.monotonic() - self._beat > self._hang_seconds
+
     def _watch(self) -> None:
         closed = False
         while not self._ended.wait(BEAT_SECONDS / 2):
-            hangs = time.monotonic() - self._beat > self._hang_seconds
+            hangs = self.hangs()
             if hangs and not closed:
                 log.error(
                     "the picker hangs: closing the connections of %d requests and idle ones", len(self._connections)
