@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import uvloop
 from faults.report import store
 from rich.console import Console
 from rich.table import Table
@@ -52,7 +53,8 @@ def main(
 ) -> None:
     """Measure the operator with many services, in a network namespace of its own."""
     alone(private)
-    measures = asyncio.run(_measure(services, edits, timeout, profile, poisoned))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the engines share a core with this program
+        measures = runner.run(_measure(services, edits, timeout, profile, poisoned))
     table = Table("figure", "measured", "limit", title=f"{services} InferenceServices")
     for one in measures:
         limit = "" if one.limit is None else f"<= {one.limit:g} {one.unit}"

@@ -86,6 +86,12 @@ class Store:
     def find(self, kind: str, namespace: str, name: str) -> Document | None:
         return self._objects.get((kind, namespace, name))
 
+    def is_edited(self, namespace: str, name: str) -> bool:
+        """Return whether a service's spec has changed since the last decision about it."""
+        service = self.find(KIND, namespace, name) or {}
+        observed = (service.get("status") or {}).get("observedGeneration")
+        return bool(service) and service["metadata"].get("generation") != observed
+
     def children(self, kind: str, namespace: str, service: str) -> list[Document]:
         """Objects labelled as the service's, by name."""
         names = sorted(self._owned.get((kind, namespace, service), ()))

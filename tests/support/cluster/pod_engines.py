@@ -16,27 +16,38 @@ from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig, EngineStats
 
 PORT, PAGES, SLOTS, TOKENS_PER_SECOND = 8000, 112, 8, 30.0
+# A page of metrics is this old at most. The test's own requests are in it at once. Without that a thousand engines take a whole core.
+PAGE_SECONDS = 2.0
 
 
 @dataclass
 class _Measured:
-    """One engine's metrics, by our engine's own code. While it is `busy` its load is another at every scrape. A request waits only
+    """One engine's metrics, by our engine's own code. While it is `busy` its load is another every PAGE_SECONDS. A request waits only
     while SLOTS others run, and what runs generates tokens, as in an engine."""
 
     busy: bool
     running: int = 0
+    _of: int = 0  # how many ran when the page was made
+    _page: bytes = b""
     metrics: Metrics = field(default_factory=lambda: Metrics("smollm2", EngineConfig("file:///model")))
     _read: float = field(default_factory=time.monotonic)
     _chance: random.Random = field(default_factory=lambda: random.Random(0))
 
     def answered(self, seconds: float) -> None:
+        self._page = b""
         self.metrics.ttft.observe(seconds)
         self.metrics.finished("stop", seconds, 1)
 
     def page(self) -> bytes:
+        now = time.monotonic()
+        if not self._page or now - self._read > PAGE_SECONDS or self.running != self._of:
+            self._page, self._of = self._made(now), self.running
+        return self._page
+
+    def _made(self, now: float) -> bytes:
         others = self._chance.randint(1, 3) if self.busy else 0
         used = 8 * others
-        running, now = min(SLOTS, self.running + others), time.monotonic()
+        running = min(SLOTS, self.running + others)
         self.metrics.generation_tokens.inc(running * TOKENS_PER_SECOND * (now - self._read))
         self._read = now
         self.metrics.load(EngineStats(running, self.running + others - running, PAGES, PAGES - used, 0, 0, 0, 0, 9))
@@ -46,7 +57,7 @@ class _Measured:
 @dataclass
 class PodEngines:
     """`answers` counts requests by revision. `seconds` is how long an answer takes; those of the `broken` revisions are 500.
-    `measured`: the engines have a page of metrics. `busy`: it shows a load that moves, beside the test's own requests."""
+    `measured`: the engines have a page of metrics. `busy`: it shows a load that moves every PAGE_SECONDS, beside the test's own requests."""
 
     seconds: float = 0.0
     measured: bool = False

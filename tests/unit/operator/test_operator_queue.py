@@ -1,4 +1,4 @@
-"""Protects the queue of decisions: soonest first, one worker at a time for a service, what comes meanwhile is done again,
+"""Protects the queue of decisions: soonest first, an edit before everything that only time has made due, one worker at a time for a service, what comes meanwhile is done again,
 and services of one namespace that take long leave workers for the others."""
 
 from __future__ import annotations
@@ -7,8 +7,10 @@ import asyncio
 import random
 from collections import Counter
 
+from pagefleet_contract.names import KIND
 from pagefleet_operator.controller import MAX_OF_A_TENANT, Queue
-from pagefleet_operator.kube.store import ServiceKey
+from pagefleet_operator.kube.store import ServiceKey, Store
+from pagefleet_operator.main import enqueue
 from pagefleet_operator.web.own_metrics import Metrics
 
 
@@ -61,6 +63,31 @@ async def test_a_thousand_waiting_services_are_worked_on_in_the_order_in_which_t
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert order == sorted(order)
+
+
+async def test_an_edit_is_decided_before_services_that_have_waited_for_minutes() -> None:
+    """Also before one of which only the status has changed."""
+    order, all_done = list[str](), asyncio.Event()
+
+    async def work(key: ServiceKey) -> float | None:
+        order.append(key[1])
+        if len(order) == 102:
+            all_done.set()
+        return None
+
+    queue, store = Queue(work, Metrics()), Store()
+    for number in range(100):
+        queue.add(("ns", f"s{number}"), number - 600.0)
+    for name, observed in (("written", 2), ("edited", 1)):
+        metadata = {"namespace": "ns", "name": name, "generation": 2, "resourceVersion": "7"}
+        store.upsert(KIND, {"metadata": metadata, "status": {"observedGeneration": observed}})
+        enqueue(queue, store, (KIND, "ns", name))
+    running = asyncio.create_task(queue.run())
+    async with asyncio.timeout(10):
+        await all_done.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (order[0], order[-1]) == ("edited", "written")
 
 
 async def test_services_of_one_namespace_that_take_long_leave_workers_for_the_others() -> None:
