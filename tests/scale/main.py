@@ -203,12 +203,17 @@ async def _restart(operator: Operator, writes: Writes, count: int, timeout: floa
     left = {f"s{number}" for number in range(count)}
 
     async def all_decided() -> bool:
-        if await operator.metric("pagefleet_operator_reconcile_seconds_count") < count:
+        decisions = await operator.metric("pagefleet_operator_reconcile_seconds_count")
+        if decisions < count:
+            console.print(f"{time.monotonic() - operator.started:6.0f} s after the restart: {decisions:.0f} decisions")
             return False
         left.difference_update(await operator.decided("scale", sorted(left)))
+        console.print(
+            f"{time.monotonic() - operator.started:6.0f} s after the restart: {count - len(left)} of {count} decided"
+        )
         return not left
 
-    await until(all_decided, timeout=timeout, what="every service is decided once", interval=0.2)
+    await until(all_decided, timeout=timeout, what="every service is decided once", interval=0.5)
     seconds = time.monotonic() - operator.started
     await asyncio.sleep(QUIET_SECONDS)
     return seconds, writes.total() - before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -20,6 +21,7 @@ from pagefleet_local.base.paths import Layout
 USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
 COMMAND = str(Path(sys.executable).parent / "pagefleet-operator")
 PORT, TOKEN = 18299, "a-test-token"
+READ_AT_ONCE = 32  # pages of services
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -77,11 +79,13 @@ class Operator:
         """Return those of the services about which this process has decided, by its status page."""
         headers, found = {"Authorization": f"Bearer {TOKEN}"}, set()
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-            async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=60)) as session:
-                for name in names:
-                    url = f"http://127.0.0.1:{PORT}/ui/api/services/{namespace}/{name}"
-                    async with session.get(url) as response:
-                        if response.status != 200 or (await response.json())["read"] is None:
-                            break
-                        found.add(name)
-        return found
+            timeout, connector = aiohttp.ClientTimeout(total=60), aiohttp.TCPConnector(limit=READ_AT_ONCE)
+            async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as session:
+                found.update(await asyncio.gather(*(_if_decided(session, namespace, name) for name in names)))
+        return found - {""}
+
+
+async def _if_decided(session: aiohttp.ClientSession, namespace: str, name: str) -> str:
+    """Return the name of a service about which this process has decided, else ""."""
+    async with session.get(f"http://127.0.0.1:{PORT}/ui/api/services/{namespace}/{name}") as response:
+        return name if response.status == 200 and (await response.json())["read"] is not None else ""
