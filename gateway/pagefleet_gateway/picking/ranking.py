@@ -28,7 +28,15 @@ def shortlist(pods: Sequence[Pod], prefixes: Prefixes, blocks: Sequence[bytes], 
     cached = prefixes.longest(pods, blocks, BY_PREFIX)
     if len(cached) > BY_PREFIX:
         cached = rng.sample(cached, BY_PREFIX)
-    return list({pod.uid: pod for pod in (*cached, *rng.sample(pods, BY_LOT))}.values())
+    return list({pod.uid: pod for pod in (*cached, *_by_lot(pods, rng))}.values())
+
+
+def _by_lot(pods: Sequence[Pod], rng: random.Random) -> list[Pod]:
+    """Draw BY_LOT of many pods. Each is drawn again where it was drawn already: cheaper than rng.sample for few of many."""
+    drawn, draw, many = set[int](), rng.random, len(pods)
+    while len(drawn) < BY_LOT:
+        drawn.add(int(draw() * many))
+    return [pods[index] for index in drawn]
 
 
 class Ranking:
@@ -63,17 +71,17 @@ class Ranking:
         return None if self._ledger.ejected(best, now) else best
 
     def _load(self, pod: Pod, cost: RequestCost, now: float) -> PodLoad:
-        reading = self._readings.of(pod, now)
-        own, others = self._ledger.own_counts(pod), self._ledger.others.counts(pod.uid)
+        ledger, reading = self._ledger, self._readings.of(pod, now)
+        own, others, backlogs = ledger.own_counts(pod), ledger.others.counts(pod.uid), ledger.backlogs
         return PodLoad(
             in_flight_tokens=own.tokens + others.tokens,
-            backlog_tokens=self._ledger.backlogs.tokens(pod, now),
+            backlog_tokens=backlogs.tokens(pod, now),
             in_flight_requests=own.requests + others.requests,
             foreign_requests=reading.foreign,
             waiting_requests=reading.waiting,
             kv_usage=reading.kv_usage,
             matched_tokens=block_tokens(self._prefixes.matched(pod.cache, cost.blocks)),
             has_adapter=cost.model in reading.adapters,
-            slowness=self._ledger.backlogs.paces.of(pod),
-            ejected=self._ledger.ejected(pod, now),
+            slowness=backlogs.paces.of(pod),
+            ejected=ledger.ejected(pod, now),
         )

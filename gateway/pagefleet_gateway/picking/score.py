@@ -56,22 +56,24 @@ def costs(loads: Sequence[PodLoad], prompt_tokens: float, tokens: float) -> list
     own_tokens = [_sane(load.in_flight_tokens) for load in loads]
     own_requests = sum(_sane(load.in_flight_requests) for load in loads)
     typical = sum(own_tokens) / own_requests if own_requests >= 1 else tokens
+    paces = [load.slowness if 0 < load.slowness <= MAX_COUNT else 1.0 for load in loads]
     # Tokens in flight on each pod: as counted, and `typical` tokens for each other request. A slow pod is as loaded as a pod with more.
     in_flight = [
-        (own + _sane(load.foreign_requests) * typical) * _pace(load)
-        for load, own in zip(loads, own_tokens, strict=True)
+        (own + _sane(load.foreign_requests) * typical) * pace
+        for load, own, pace in zip(loads, own_tokens, paces, strict=True)
     ]
     limit = MAX_LOAD_RATIO * (sum(in_flight) + tokens) / len(in_flight) if in_flight else 0.0
     result = []
-    for load, pod_tokens in zip(loads, in_flight, strict=True):
-        pressure = max(0.0, min(_sane(load.kv_usage), 1.0) - PRESSURE_FROM) / (1 - PRESSURE_FROM)
-        cost = INTERFERENCE * _sane(load.waiting_requests) * typical + pressure * typical + prompt
-        cost += _sane(load.backlog_tokens)
+    for load, pod_tokens, pace in zip(loads, in_flight, paces, strict=True):
+        backlog, usage = _sane(load.backlog_tokens), _sane(load.kv_usage)
+        cost = INTERFERENCE * _sane(load.waiting_requests) * typical + prompt + backlog
+        if usage > PRESSURE_FROM:
+            cost += (min(usage, 1.0) - PRESSURE_FROM) / (1 - PRESSURE_FROM) * typical
         credit = 0.0
-        if pod_tokens <= limit or _sane(load.backlog_tokens) <= FREE_BACKLOG:
+        if pod_tokens <= limit or backlog <= FREE_BACKLOG:
             cost -= min(_sane(load.matched_tokens), prompt)
             credit = ADAPTER_TOKENS if load.has_adapter else 0
-        result.append(INTERFERENCE * pod_tokens + cost * _pace(load) - credit)
+        result.append(INTERFERENCE * pod_tokens + cost * pace - credit)
     return result
 
 
@@ -91,10 +93,6 @@ def rank(
         for load, cost in zip(loads, costs(loads, prompt_tokens, tokens), strict=True)
     ]
     return [pods[index] for index in heapq.nsmallest(count, range(len(pods)), key=keys.__getitem__)]
-
-
-def _pace(load: PodLoad) -> float:
-    return load.slowness if 0 < load.slowness <= MAX_COUNT else 1.0
 
 
 def _sane(value: float) -> float:

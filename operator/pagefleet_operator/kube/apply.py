@@ -8,7 +8,6 @@ based on: a second writer gets a conflict and decides again. A child that fails 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,6 +22,7 @@ from pagefleet_contract.names import (
     REVISION_LABEL,
     TEMPLATES_ANNOTATION,
 )
+from pagefleet_operator.domain.base.json_text import sorted_json
 from pagefleet_operator.domain.manifests import disputes, ownership, retained
 from pagefleet_operator.domain.manifests.disputes import Disputes
 from pagefleet_operator.domain.scaling.deletion_cost import ANNOTATION
@@ -319,7 +319,7 @@ class Applier:
 def _stamp(manifest: dict[str, Any]) -> None:
     """Write the manifest's digest into it, so that leaving a field out one day counts as drift too. A workload also gets
     its pod templates, from which later decisions take them."""
-    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(sorted_json(manifest)).hexdigest()[:16]
     templates = retained.annotation(manifest)
     annotations = {APPLIED_ANNOTATION: digest, **({TEMPLATES_ANNOTATION: templates} if templates else {})}
     given = manifest["metadata"].get("annotations") or {}

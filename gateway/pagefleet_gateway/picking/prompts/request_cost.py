@@ -118,7 +118,9 @@ def block_hashes(text: bytes, salt: str) -> tuple[bytes, ...]:
 
 def block_tokens(count: int) -> int:
     """Return the tokens in the first `count` blocks of a prompt."""
-    return min(count, MAX_BLOCKS) * BLOCK_TOKENS + max(0, count - MAX_BLOCKS) * LONG_BLOCK_TOKENS
+    if count <= MAX_BLOCKS:
+        return count * BLOCK_TOKENS
+    return MAX_BLOCKS * BLOCK_TOKENS + (count - MAX_BLOCKS) * LONG_BLOCK_TOKENS
 
 
 def _includes_usage(options: object) -> bool:

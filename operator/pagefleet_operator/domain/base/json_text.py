@@ -24,3 +24,8 @@ def json_text(value: Any) -> bytes | None:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
+
+
+def sorted_json(value: Any) -> bytes:
+    """Return the JSON of a value, without blanks and with sorted keys: the same bytes for equal values."""
+    return msgspec.json.encode(value, order="sorted")

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.names import OPERATOR, TEMPLATES_ANNOTATION
+from pagefleet_operator.domain.base.json_text import sorted_json
 from pagefleet_operator.domain.manifests import ownership
 
 Templates = Mapping[str, Any]
@@ -33,8 +34,8 @@ def templates(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def annotation(manifest: Mapping[str, Any]) -> str:
     """The annotation's text; "" for other kinds, and where it would be too long."""
     made = templates(manifest)
-    text = json.dumps(made, sort_keys=True, separators=(",", ":")) if made else ""
-    return text if len(text.encode()) <= MAX_BYTES else ""
+    text = sorted_json(made) if made else b""
+    return text.decode() if len(text) <= MAX_BYTES else ""
 
 
 def applied(live: Mapping[str, Any]) -> Templates | None:
