@@ -138,7 +138,7 @@ class Cache:
 
     def check_room(self, folder: Path, model: Model) -> None:
         """Raises Fault where the volume has no room for what is missing."""
-        missing, free = model.size - on_disk(folder, model.files), shutil.disk_usage(self.root).free
+        missing, free = model.room - on_disk(folder, model.files), shutil.disk_usage(self.root).free
         if missing > free - ROOM:
             raise Fault(
                 CACHE,

@@ -65,19 +65,37 @@ class Hasher(Protocol):
 
 @dataclass(frozen=True)
 class Model:
-    """The files of one version of a model; `version` is a name for it that can be part of a path."""
+    """The files of one version of a model; `version` is a name for it that can be part of a path. `archives` are the names of those files that
+    are unpacked one after the other when all are there, and `inside` is the model's folder in them, with a slash at its end, or ""."""
 
     version: str
     files: tuple[RemoteFile, ...]
+    archives: tuple[str, ...] = ()
+    inside: str = ""
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
+    @property
+    def room(self) -> int:
+        """Bytes that the volume needs: an archive is there beside what is unpacked from it."""
+        return self.size + sum(file.size for file in self.files if file.name in self.archives)
+
 
 class Source(Protocol):
     """Where a model comes from. Both methods raise Fault or Interrupted."""
+
+    @property
+    def folder(self) -> str:
+        """The model's folder in a cache, without its version."""
+        ...
+
+    @property
+    def pinned(self) -> str:
+        """The version where the URI names one; "" where only the source knows it."""
+        ...
 
     def model(self) -> Model: ...
 
@@ -86,19 +104,21 @@ class Source(Protocol):
         ...
 
 
-def chosen(uri: str, files: Iterable[RemoteFile]) -> tuple[RemoteFile, ...]:
-    """The files to fetch. Raises Fault for a name that leads out of the model's folder, and where there are no weights."""
-    wanted = tuple(file for file in files if _wanted(file.name))
+def chosen(uri: str, files: Iterable[RemoteFile], complete: bool = True) -> tuple[RemoteFile, ...]:
+    """The files to fetch. Raises Fault for a name that leads out of the model's folder, and where files that are all (`complete`) hold no
+    weights."""
+    wanted = tuple(file for file in files if is_wanted(file.name))
     for file in wanted:
         parts = PurePosixPath(file.name).parts
         if not parts or parts[0] == "/" or ".." in parts or len(file.name) > MAX_NAME or "\0" in file.name:
             raise Fault(SOURCE, f"{uri} lists the file {file.name[:80]!r}, which is no path below the model")
-    if not any(file.name.endswith(WEIGHTS) for file in wanted):
+    if complete and not any(file.name.endswith(WEIGHTS) for file in wanted):
         raise Fault(SOURCE, f"{uri} holds no *.safetensors; other formats of weights can carry code")
     return wanted
 
 
-def _wanted(name: str) -> bool:
+def is_wanted(name: str) -> bool:
+    """Whether a file of this name is part of a model that can be fetched."""
     hidden = any(part.startswith(".") and part != ".." for part in name.split("/"))
     return (
         not hidden

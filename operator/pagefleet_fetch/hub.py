@@ -69,19 +69,7 @@ class Hub:
         url = f"{self._endpoint}/{self._name}/resolve/{self._commit}/{quote(file.name)}"
         answer = self._web.get(url, {**self._headers, **({"Range": f"bytes={offset}-"} if offset else {})})
         self._check(answer, file.name)
-        skip = 0
-        if offset and answer.status == 206:
-            if answer.headers.get("Content-Range", "").partition("-")[0] != f"bytes {offset}":
-                answer.close()
-                raise Interrupted(f"{self._endpoint} answers with another range of {file.name} than asked")
-        else:  # a server without ranges sends the file from its beginning
-            skip = offset
-        for chunk in web.body(answer, url):
-            if skip >= len(chunk):
-                skip -= len(chunk)
-                continue
-            yield chunk[skip:] if skip else chunk
-            skip = 0
+        yield from web.rest(answer, url, offset)
 
     def _check(self, answer: web.Response, file: str = "") -> None:
         """Raises Fault for an answer that will not change by itself."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from pagefleet_contract.model_fetch import EXIT_AGAIN
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
-from pagefleet_fetch import bucket, cache, hub, progress, transfer
+from pagefleet_fetch import archives, bucket, cache, hub, progress, registry, transfer
 from pagefleet_fetch.cache import Cache
 from pagefleet_fetch.files import SOURCE, Fault, Interrupted, Model, Source
 
@@ -34,6 +34,9 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--into", type=Path, required=True, metavar="FOLDER", help="where each is linked by its name")
     root.add_argument("--port", type=int, default=ENGINE_PORT, help="of the page that tells how far it is")
+    root.add_argument(
+        "--pull-secrets", type=Path, metavar="FOLDER", help="credentials of registries, as dockerconfigjson"
+    )
     root.add_argument("models", nargs="+", type=_pair, metavar="NAME=URI")
     return root
 
@@ -46,9 +49,14 @@ def _bytes(text: str) -> int:
 def _pair(text: str) -> tuple[str, str]:
     """NAME=URI. A name can hold no = and no /."""
     name, _, uri = text.partition("=")
-    if not name or "/" in name or name.startswith(".") or not uri.startswith((hub.SCHEME, *bucket.SCHEMES)):
+    if (
+        not name
+        or "/" in name
+        or name.startswith(".")
+        or not uri.startswith((hub.SCHEME, registry.SCHEME, *bucket.SCHEMES))
+    ):
         raise argparse.ArgumentTypeError(
-            f"{text!r} must be NAME=hf://org/name[@revision] or NAME=s3://bucket[/prefix], gs:// or az://"
+            f"{text!r} must be NAME=hf://org/name[@revision] or NAME=s3://bucket[/prefix], gs://, az:// or oci://"
         )
     return name, uri
 
@@ -76,20 +84,26 @@ def run() -> None:
 
 def _link_all(arguments: argparse.Namespace, meter: progress.Meter) -> None:
     for name, uri in arguments.models:
-        link(arguments.into / name, fetched(uri, Cache(arguments.cache), meter, arguments.cache_size))
+        source = source_of(uri, arguments.pull_secrets)
+        link(arguments.into / name, fetched(source, uri, Cache(arguments.cache), meter, arguments.cache_size))
 
 
-def fetched(uri: str, models: Cache, meter: progress.Meter, size: int | None) -> Path:
+def source_of(uri: str, secrets: Path | None) -> Source:
+    """Where the model comes from. `secrets` is the folder of the pod's pull secrets. Raises Fault."""
+    if uri.startswith(registry.SCHEME):
+        return registry.Artifact(uri, os.environ, secrets)
+    return (bucket.Bucket if uri.startswith(bucket.SCHEMES) else hub.Hub)(uri, os.environ)
+
+
+def fetched(source: Source, uri: str, models: Cache, meter: progress.Meter, size: int | None) -> Path:
     """The folder of the model, fetched where it is not there, within a cache of `size` bytes. Raises Fault, Interrupted or OSError."""
-    kind = bucket.Bucket if uri.startswith(bucket.SCHEMES) else hub.Hub
-    source: hub.Hub | bucket.Bucket = kind(uri, os.environ)
     if source.pinned and models.complete(folder := models.folder(source.folder, source.pinned)):
         cache.touch(folder)
         return folder
     try:
         model = source.model()
     except Interrupted as error:
-        if not (kept := models.versions(source.folder)):
+        if source.pinned or not (kept := models.versions(source.folder)):
             raise
         log.warning("%s; the kept version %s is used", error, kept[0].name)
         cache.touch(kept[0])
@@ -99,15 +113,18 @@ def fetched(uri: str, models: Cache, meter: progress.Meter, size: int | None) ->
     with models.locked(source.folder):
         if not models.complete(folder):
             models.plan(folder, model, size)
-            _bring(source, uri, models, folder, model)
+            _bring(source, uri, models, folder, model, size)
         cache.touch(folder)
     return folder
 
 
-def _bring(source: Source, uri: str, models: Cache, folder: Path, model: Model) -> None:
+def _bring(source: Source, uri: str, models: Cache, folder: Path, model: Model, size: int | None) -> None:
     models.check_room(folder, model)
     log.info("%s: %d files, %.1f GB, version %s", uri, len(model.files), model.size / 1e9, model.version)
     transfer.fetch_all(source, model.files, folder)
+    if model.archives:
+        model = archives.unpack(uri, folder, model)
+        models.plan(folder, model, size)
     models.keep(folder, uri, model)
 
 

@@ -43,10 +43,10 @@ class Web:
         try:
             answer = self._pool.request("GET", url, headers=asked, retries=retries, preload_content=False)
         except urllib3.exceptions.HTTPError as error:
-            raise Interrupted(f"{_named(url)} does not answer: {_cause(error)}") from error
+            raise Interrupted(f"{named(url)} does not answer: {cause(error)}") from error
         if answer.status in PASSING:
             answer.release_conn()
-            raise Interrupted(f"{_named(url)} answers {answer.status}")
+            raise Interrupted(f"{named(url)} answers {answer.status}")
         return answer
 
 
@@ -55,16 +55,30 @@ def body(answer: Response, url: str) -> Iterator[bytes]:
     try:
         yield from answer.stream(CHUNK)
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise Interrupted(f"the connection to {_named(url)} broke: {_cause(error)}") from error
+        raise Interrupted(f"the connection to {named(url)} broke: {cause(error)}") from error
     finally:
         answer.close()
 
 
-def _named(url: str) -> str:
+def rest(answer: Response, url: str, offset: int) -> Iterator[bytes]:
+    """The bytes of an answer from `offset` on: a server without ranges sends them all. Raises Interrupted."""
+    skip = offset if answer.status != 206 else 0
+    if offset and not skip and answer.headers.get("Content-Range", "").partition("-")[0] != f"bytes {offset}":
+        answer.close()
+        raise Interrupted(f"{named(url)} answers with another range than asked")
+    for chunk in body(answer, url):
+        if skip >= len(chunk):
+            skip -= len(chunk)
+            continue
+        yield chunk[skip:] if skip else chunk
+        skip = 0
+
+
+def named(url: str) -> str:
     """The server of a URL, without a path that can carry a signature."""
     return urlsplit(url).netloc
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
     return f"{type(reason).__name__}: {reason}"[:200]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.model_fetching import Fetching
+from support.model_fetching import Fetching, new_authority
 from support.s3_store import BUCKET, REGION, Issuer, Store, served
 from support.sigv4 import Keys
 
@@ -33,9 +33,7 @@ def store() -> Iterator[Store]:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    one = Authority(tmp_path / "ca")
-    one.ensure()
-    return one
+    return new_authority(tmp_path)
 
 
 @pytest.fixture

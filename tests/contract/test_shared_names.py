@@ -51,7 +51,11 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
         "int8",
     )
     assert engine.speculation == Speculation("draft", 5, "file:///tmp/models/example--llama-1b")
-    assert engine.adapters == (("legal", "/models/tuned/legal"), ("team-a/tone", "/opt/adapters/tone"))
+    assert engine.adapters == (
+        ("legal", "/models/tuned/legal"),
+        ("team-a/tone", "/opt/adapters/tone"),
+        ("casual", "/tmp/models/60303ae22b998861--casual"),
+    )
     assert (engine.page_size, engine.num_pages, engine.kv_memory_fraction) == (32, 2048, 0.8)
     assert (engine.kv_cache_dtype, engine.prefix_caching, engine.scheduling_policy) == ("float16", False, "fcfs")
     assert (engine.max_num_seqs, engine.max_num_batched_tokens, engine.max_chunk_tokens) == (32, 1024, 512)

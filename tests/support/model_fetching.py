@@ -11,10 +11,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from support.engine.api_process import free_port
 from support.golden_manifests import child_of, spec_of
 
+from pagefleet_local.base.certificates import Authority
 from pagefleet_operator.domain.manifests.model_fetch import container
 from pagefleet_operator.domain.runtimes.uris import link_name
 from pagefleet_operator.domain.status.observation import FetchReading
@@ -22,20 +24,39 @@ from pagefleet_operator.kube.readings import fault
 from pagefleet_operator.metrics.engine_readings import parse_fetch
 
 
-class Fetching:
-    """Starts for the model `uri`, with one cache and one folder of links. `environment` is what the pod's spec gives the container."""
+def new_authority(folder: Path) -> Authority:
+    """An authority of the test's own, which nobody trusts yet."""
+    one = Authority(folder / "ca")
+    one.ensure()
+    return one
 
-    def __init__(self, folder: Path, uri: str, environment: dict[str, str]) -> None:
-        self.folder, self.uri, self.environment, self.port = folder, uri, environment, free_port()
+
+class Fetching:
+    """Starts for the model `uri`, with one cache, one folder of links and one of pull secrets. `environment` is what the pod's spec gives the
+    container, and `spec` more of the spec."""
+
+    def __init__(self, folder: Path, uri: str, environment: dict[str, str], spec: dict[str, Any] | None = None) -> None:
+        self.folder, self.uri, self.environment, self.port, self.spec = (
+            folder,
+            uri,
+            environment,
+            free_port(),
+            spec or {},
+        )
+        self.secrets = folder / "pull-secrets"
         self.termination = folder / "termination"
 
     def command(self, uri: str) -> list[str]:
         spec = spec_of("minimal")
-        spec["model"] = {**spec["model"], "source": uri}
+        spec["model"] = {**spec["model"], **self.spec.get("model", {}), "source": uri}
+        spec["pod"] = self.spec.get("pod", {})
         amounts = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
         written = container(child_of(spec), "1.2.3", amounts, [])
         assert written is not None
-        own = {"--cache": self.folder / "cache", "--into": self.folder / "models", "--port": self.port}
+        own = {
+            "--cache": self.folder / "cache", "--into": self.folder / "models", "--port": self.port,
+            "--pull-secrets": self.secrets,
+        }  # fmt: skip
         args = [f"{flag}={own.get(flag, value)}" for flag, _, value in (one.partition("=") for one in written["args"])]
         return [sys.executable, "-m", "pagefleet_fetch.main", *args]
 

@@ -25,6 +25,7 @@ CUSTOM = {"engine.runtime": "custom", "engine.image": "x", "engine.probes.readin
 METRICS = {"waiting": "a", "running": "b"}
 VLLM, SGLANG = {"engine.runtime": "vllm"}, {"engine.runtime": "sglang", **GPU}
 TGI = {"engine.runtime": "tgi"}
+IMAGE = f"oci://registry.example/models/a@sha256:{'0' * 64}"
 ADAPTERS = [{"name": "a", "source": "file:///a"}]
 GATEWAY_API = {"parentRefs": [{"name": "a"}]}
 HISTOGRAM = 'a{b="$revision"}'
@@ -205,6 +206,21 @@ SPEC_EXAMPLES = (
         "hf://",
         {"model.cache.claim": "c", "model.speculation.method": "draft", "model.speculation.model": "file:///d"},
         {"model.cache.claim": "c", "model.speculation.method": "draft", "model.speculation.model": "hf://a/b"},
+    ),
+    Example(
+        "spec.model.cache",
+        "oci: Fetch",
+        {"model.cache.claim": "c", "model.source": IMAGE, "model.oci": "Mount"},
+        {"model.cache.claim": "c", "model.source": IMAGE, "model.oci": "Fetch"},
+    ),
+    Example(
+        "spec.model.oci", "sources of oci://", {"model.oci": "Fetch"}, {"model.oci": "Fetch", "model.source": IMAGE}
+    ),
+    Example(
+        "spec.model.oci",
+        "sources of oci://",
+        {"model.oci": "Fetch", "model.adapters": ADAPTERS},
+        {"model.oci": "Fetch", "model.adapters": [{"name": "a", "source": IMAGE}]},
     ),
     Example(
         "spec.engine.scheduling.tokensPerStep",

@@ -29,6 +29,7 @@ from pagefleet_operator.domain.base.revision import POD_AFFECTING
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests import deployment as module
 from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.manifests.model_fetch import PULL_SECRETS
 from pagefleet_operator.domain.runtimes.volumes import CACHE, CACHE_FOLDER, shares_memory
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.spec import SPEC
@@ -114,12 +115,15 @@ def test_pods_are_restricted_and_write_to_tmp_only(pod: dict[str, Any], shared: 
     cache = [CACHE_FOLDER] if any(volume["name"] == CACHE for volume in pod["volumes"]) else []
     for one in fetching:
         assert one["securityContext"]["readOnlyRootFilesystem"] is True
-        assert [mount for mount in one["volumeMounts"] if mount.get("readOnly")] == []
-        assert [mount["mountPath"] for mount in one["volumeMounts"]] == ["/tmp", *cache]
+        secrets = [mount["name"] for mount in one["volumeMounts"] if mount.get("readOnly")]
+        assert secrets in ([], [PULL_SECRETS])
+        assert [mount["mountPath"] for mount in one["volumeMounts"] if not mount.get("readOnly")] == ["/tmp", *cache]
     media = [volume.get("emptyDir", {}).get("medium", "") for volume in pod["volumes"]]
     huge = [f"/hugepages-{medium.removeprefix('HugePages-')}" for medium in media if medium.startswith("HugePages-")]
     assert writable == ["/tmp", *([] if fetching else cache), *(["/dev/shm"] if shared else []), *huge]
-    assert sorted(mount["name"] for mount in container["volumeMounts"]) == sorted(v["name"] for v in pod["volumes"])
+    mounted = {mount["name"] for one in (container, *fetching) for mount in one["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    assert PULL_SECRETS not in {mount["name"] for mount in container["volumeMounts"]}
     assert len({volume["name"] for volume in pod["volumes"]}) == len(pod["volumes"])
 
 
@@ -147,6 +151,7 @@ def test_the_check_sees_what_restricted_forbids(path: tuple[Any, ...], value: ob
 
 def test_a_claim_is_mounted_once_however_often_it_is_named() -> None:
     spec = spec_of("full")
+    del spec["model"]["oci"]
     spec["model"]["adapters"] = [
         {"name": name, "source": f"pvc://{claim}/{name}"}
         for name, claim in (("a", "weights"), ("b", "tuned"), ("c", "tuned"))

@@ -18,7 +18,7 @@ UNSAFE_CALLS = {
     "eval", "exec", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all",
     "asyncio.create_subprocess_shell", "subprocess.getoutput", "subprocess.getstatusoutput", "__import__",
 }  # fmt: skip
-HTTP_CLIENTS = {"requests", "httpx", "urllib.request", "http.client", "urllib3", "obstore"}
+HTTP_CLIENTS = {"requests", "httpx", "urllib.request", "http.client", "urllib3", "obstore", "oras"}
 
 
 def files(*roots: str) -> list[Path]:

@@ -80,7 +80,9 @@ def test_generated_pods_pass_restricted_and_hold_no_token(name: str) -> None:
         assert pod["automountServiceAccountToken"] is False
         named = child.spec.pod.service_account_name if manifest["kind"] == "Deployment" else ""
         assert pod.get("serviceAccountName", "") == named
-        assert not [volume for volume in pod["volumes"] if {"projected", "hostPath"} & set(volume)]
+        assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
+        projected = [source for volume in pod["volumes"] for source in volume.get("projected", {}).get("sources", [])]
+        assert {kind for source in projected for kind in source} <= {"secret"}
         assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in pod["containers"])
 
 

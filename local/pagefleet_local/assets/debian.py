@@ -23,6 +23,7 @@ PROGRAMS = {
     "prometheus": ("prometheus", "usr/bin/prometheus"),
     "promtool": ("prometheus", "usr/bin/promtool"),
     "prometheus-alertmanager": ("prometheus-alertmanager", "usr/bin/prometheus-alertmanager"),
+    "docker-registry": ("docker-registry", "usr/bin/docker-registry"),
 }
 CNI = ("containernetworking-plugins", "usr/lib/cni")
 GO = ("golang-1.19-go", "golang-1.19-src")

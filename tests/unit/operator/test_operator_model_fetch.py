@@ -92,6 +92,43 @@ def test_a_bucket_is_fetched_for_every_engine(uri: str) -> None:
     assert pod["initContainers"][0]["args"][-1] == f"models--llama={uri}"
 
 
+IMAGE_URI = f"oci://registry.example:5000/models/llama:8b@sha256:{'0123456789abcdef' * 4}"
+
+
+def test_an_image_is_mounted_unless_it_is_to_be_fetched() -> None:
+    mounted = pod_of(source=IMAGE_URI)
+    assert mounted["volumes"] == pod_of(source=IMAGE_URI, oci="Mount")["volumes"]
+    assert [volume for volume in mounted["volumes"] if "image" in volume]
+    assert "initContainers" not in mounted
+    adapters = [{"name": "a", "source": f"{IMAGE_URI}/adapter"}]
+    fetched = pod_of(source=f"{IMAGE_URI}/models/8b/", adapters=adapters, oci="Fetch")
+    assert not [volume for volume in fetched["volumes"] if "image" in volume]
+    [one] = fetched["initContainers"]
+    assert one["args"][-2:] == [
+        f"0123456789abcdef--models--8b={IMAGE_URI}/models/8b/",
+        f"0123456789abcdef--adapter={IMAGE_URI}/adapter",
+    ]
+    args = fetched["containers"][0]["args"]
+    assert "--model=file:///tmp/models/0123456789abcdef--models--8b" in args
+    assert "--lora-adapter=a=/tmp/models/0123456789abcdef--adapter" in args
+
+
+def test_only_the_container_that_fetches_reads_the_pull_secrets() -> None:
+    spec = spec_of("minimal")
+    spec["pod"] = {"imagePullSecrets": [{"name": "one"}, {"name": "two"}]}
+    spec["model"] = {"source": IMAGE_URI}
+    assert "pull-secrets" not in str(deployment(child_of(spec), 1))
+    spec["model"]["oci"] = "Fetch"
+    pod = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
+    [volume] = [volume for volume in pod["volumes"] if volume["name"] == "pull-secrets"]
+    named = [(one["secret"]["name"], one["secret"]["optional"]) for one in volume["projected"]["sources"]]
+    assert named == [("one", True), ("two", True)]
+    [container] = pod["initContainers"]
+    assert "--pull-secrets=/etc/pagefleet/pull-secrets" in container["args"]
+    assert [one["name"] for one in container["volumeMounts"]] == ["tmp", "pull-secrets"]
+    assert "pull-secrets" not in str(pod["containers"])
+
+
 def status(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "initContainerStatuses": [{"name": "fetch", "state": state, "lastState": {"terminated": last} if last else {}}]

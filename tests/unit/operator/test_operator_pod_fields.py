@@ -43,7 +43,7 @@ def errors(source: str) -> list[str]:
 )
 def test_the_path_of_a_model_is_below_its_image(source: str, path: str) -> None:
     assert errors(source) == []
-    assert in_pod(source) == path
+    assert in_pod(source, revision_spec({"model": {"source": source}}).model) == path
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,7 @@ def test_only_specs_that_need_a_field_ask_for_it() -> None:
     plain, image = {"model": {"source": "file:///m"}}, {"model": {"source": SOURCE}}
     assert pod_fields.needed_by(plain, {}) == frozenset()
     assert pod_fields.needed_by(image, {}) == {IMAGE_VOLUMES}
+    assert pod_fields.needed_by({"model": {**image["model"], "oci": "Fetch"}}, {}) == frozenset()
     assert pod_fields.needed_by(plain, {"revisions": [{"hash": "a", "spec": image}]}) == {IMAGE_VOLUMES}
     for wrong in (None, 1, [], {"model": {"source": 5, "adapters": [{"source": {}}, 7]}}):
         assert pod_fields.needed_by(wrong, {"revisions": [wrong]}) == frozenset()

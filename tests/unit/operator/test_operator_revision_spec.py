@@ -74,7 +74,7 @@ def test_every_field_of_the_schema_has_its_place_in_the_view() -> None:
 def test_values_are_read_as_they_were_given() -> None:
     view = revision_spec(spec_of("full"))
     assert (view.model.speculation, view.model.drafting) == (Speculation("draft", 5, "hf://example/llama-1b"),) * 2
-    assert [adapter.name for adapter in view.model.adapters] == ["legal", "team-a/tone"]
+    assert [adapter.name for adapter in view.model.adapters] == ["legal", "team-a/tone", "casual"]
     assert view.engine.kv_cache == KVCache(32, 2048, 0.8, "float16", False)
     assert view.engine.limits == Limits(6000, 2000, 64, 100000, 4)
     assert repr(revision_spec({"engine": {"kvCache": {"memoryFraction": 1}}}).engine.kv_cache.memory_fraction) == "1"

@@ -55,7 +55,13 @@ class Model:
     adapters: tuple[LoraAdapter, ...] = ()
     cache_claim: str = ""
     cache_size: str = ""
+    oci: str = ""
     chat_template: KeyReference | None = None
+
+    @property
+    def fetches_images(self) -> bool:
+        """Whether what oci:// URIs name is fetched; else it is mounted."""
+        return self.oci == "Fetch"
 
     @property
     def drafting(self) -> Speculation | None:

@@ -70,6 +70,7 @@ def _pod(child: Child, launch: Launch) -> dict[str, Any]:
     }
     if fetching := model_fetch.container(child, release(), _amounts(child.spec), mounts):
         pod["initContainers"] = [fetching]
+        pod["volumes"] = [*defined, *model_fetch.volumes(child.spec)]
     if placement.node_selector:
         pod["nodeSelector"] = dict(placement.node_selector)
     if placement.tolerations:

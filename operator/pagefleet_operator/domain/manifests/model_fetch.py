@@ -12,14 +12,16 @@ from pagefleet_contract.model_fetch import CONTAINER
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.container import restricted
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, plain
-from pagefleet_operator.domain.runtimes.uris import FETCHED, HUB, fetched, link_name
-from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
+from pagefleet_operator.domain.runtimes.uris import FETCHED, HUB, OCI, fetched, link_name
+from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER, GROUP_READS
 
 COMMAND = "pagefleet-fetch"
 OWN_CACHE = f"{TEMPORARY}/fetched"  # of a service without spec.model.cache
 SHARED = ("cpu", "memory")
+PULL_SECRETS, SECRETS_FOLDER = "pull-secrets", "/etc/pagefleet/pull-secrets"
 
 
 def container(
@@ -43,6 +45,7 @@ def container(
             *([f"--cache-size={spec.model.cache_size}"] if spec.model.cache_size else []),
             f"--into={FETCHED}",
             f"--port={ENGINE_PORT}",
+            *([f"--pull-secrets={SECRETS_FOLDER}"] if _asks_registries(spec) else []),
             *(f"{link_name(uri)}={uri}" for uri in uris),
         ],
         "env": list({entry["name"]: dict(entry) for entry in [*own, *spec.engine.env]}.values()),
@@ -52,8 +55,38 @@ def container(
         },
         "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [_writable(mount) for mount in mounts if mount["mountPath"] in (TEMPORARY, CACHE_FOLDER)],
+        "volumeMounts": [
+            *(_writable(mount) for mount in mounts if mount["mountPath"] in (TEMPORARY, CACHE_FOLDER)),
+            *(
+                [{"name": PULL_SECRETS, "mountPath": SECRETS_FOLDER, "readOnly": True}]
+                if _asks_registries(spec)
+                else []
+            ),
+        ],
     }
+
+
+def volumes(spec: RevisionSpec) -> list[dict[str, Any]]:
+    """What this container alone mounts: the pod's pull secrets as files, where it asks a registry with them. As for the kubelet, one
+    that is not there is no fault."""
+    if not _asks_registries(spec):
+        return []
+    sources = [
+        {
+            "secret": {
+                "name": one["name"],
+                "optional": True,
+                "items": [{"key": ".dockerconfigjson", "path": f"{number}.json"}],
+            }
+        }
+        for number, one in enumerate(spec.pod.image_pull_secrets)
+    ]
+    return [{"name": PULL_SECRETS, "projected": {"defaultMode": GROUP_READS, "sources": sources}}]
+
+
+def _asks_registries(spec: RevisionSpec) -> bool:
+    """Whether a registry is asked by this container with pull secrets."""
+    return bool(spec.pod.image_pull_secrets) and any(uri.startswith(OCI) for uri in fetched(spec.model))
 
 
 def _writable(mount: Mapping[str, Any]) -> dict[str, Any]:

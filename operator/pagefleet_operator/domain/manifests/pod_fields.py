@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
-from pagefleet_operator.domain.runtimes.uris import OCI, sources
+from pagefleet_operator.domain.runtimes.uris import mounted, sources
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ FIELDS: Mapping[str, PodField] = {
 
 def needed(spec: RevisionSpec) -> dict[str, str]:
     """The names of FIELDS that a revision's pods have, each with the field of the spec that asks for it. Total."""
-    images = [field for field, source in sources(spec.model) if str(source).startswith(OCI)]
+    images = [field for field, source in sources(spec.model) if mounted(source, spec.model)]
     asking = {IMAGE_VOLUMES: images[0]} if images else {}
     return asking | ({RESOURCE_CLAIMS: "spec.pod.resourceClaims"} if spec.pod.resource_claims else {})
 

@@ -11,6 +11,7 @@ from typing import Any
 from pagefleet_contract.engine_metrics import Engine, metrics_from
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.revision_spec import Model
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
@@ -46,7 +47,7 @@ def _caches(child: Child) -> tuple[dict[str, Any], ...]:
 def _told(child: Child, port: int) -> list[dict[str, Any]]:
     spec, model = child.spec, child.spec.model
     values = {
-        "PAGEFLEET_MODEL": _model_path(model.source),
+        "PAGEFLEET_MODEL": _model_path(model),
         "PAGEFLEET_MODEL_REVISION": _hub_revision(model.source),
         "PAGEFLEET_SERVED_MODEL_NAME": common.served_name(child),
         "PAGEFLEET_PORT": port,
@@ -58,9 +59,10 @@ def _told(child: Child, port: int) -> list[dict[str, Any]]:
     return [*written, *common.api_key(spec, "PAGEFLEET_API_KEY")]
 
 
-def _model_path(source: str) -> str:
+def _model_path(model: Model) -> str:
     """A path, or a name on the hub without its revision."""
-    return source.removeprefix(HUB).partition("@")[0] if source.startswith(HUB) else path_in_pod(source)
+    source = model.source
+    return source.removeprefix(HUB).partition("@")[0] if source.startswith(HUB) else path_in_pod(source, model)
 
 
 def _hub_revision(source: str) -> str | None:

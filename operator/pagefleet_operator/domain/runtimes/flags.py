@@ -41,13 +41,13 @@ def drain_seconds(output_tokens: int | None = None) -> int:
 def _model(child: Child) -> dict[str, Any]:
     model, drafting = child.spec.model, child.spec.model.drafting
     return {
-        "--model": in_pod(model.source),
+        "--model": in_pod(model.source, model),
         "--served-model-name": model.served_name or child.service,
         "--max-model-len": model.max_length,
         "--quantization": model.quantization,
         "--speculation": model.speculation.method or None,
         "--speculation-tokens": drafting.tokens if drafting else None,
-        "--speculation-model": in_pod(drafting.model) if drafting and drafting.model else None,
+        "--speculation-model": in_pod(drafting.model, model) if drafting and drafting.model else None,
         "--chat-template": CHAT_TEMPLATE.path if model.chat_template else None,
     }
 
@@ -62,7 +62,7 @@ def _device(spec: RevisionSpec) -> dict[str, Any]:
 
 def _adapters(model: Model) -> Iterator[str]:
     for adapter in model.adapters:
-        yield f"--lora-adapter={adapter.name}={path_in_pod(adapter.source)}"
+        yield f"--lora-adapter={adapter.name}={path_in_pod(adapter.source, model)}"
 
 
 def _engine(engine: Engine) -> dict[str, Any]:

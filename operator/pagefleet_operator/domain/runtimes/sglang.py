@@ -7,7 +7,7 @@ from pagefleet_contract.engine_metrics import HIGHER_FIRST, Engine, EngineMetric
 from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, DEFAULT_PAGE_SIZE, MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.revision_spec import Model, RevisionSpec, Speculation
+from pagefleet_operator.domain.base.revision_spec import Model, RevisionSpec
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
@@ -93,7 +93,7 @@ def node_launch(spec: RevisionSpec, node: Node) -> NodeLaunch:
 def _model(child: Child) -> dict[str, object]:
     spec, model = child.spec, child.spec.model
     return {
-        "--model-path": path_in_pod(model.source),
+        "--model-path": path_in_pod(model.source, model),
         "--served-model-name": common.served_name(child),
         "--host": "0.0.0.0",
         "--port": ENGINE_PORT,
@@ -102,14 +102,15 @@ def _model(child: Child) -> dict[str, object]:
         **{flag: size for flag, size in shares(spec).items() if size > 1},
         "--context-length": model.max_length,
         "--quantization": None if model.quantization == "none" else model.quantization,
-        **_speculation(model.drafting),
+        **_speculation(model),
         "--chat-template": CHAT_TEMPLATE.path if model.chat_template else None,
     }
 
 
-def _speculation(speculation: Speculation | None) -> dict[str, object]:
+def _speculation(model: Model) -> dict[str, object]:
     """A chain of draft tokens, not a tree, as with our engine and vLLM. Of a model's draft tokens SGLang counts the token before
     the chain as well, and it wants all three numbers or none."""
+    speculation = model.drafting
     if not speculation:
         return {}
     tokens = speculation.tokens or DEFAULT_DRAFT_TOKENS
@@ -121,7 +122,7 @@ def _speculation(speculation: Speculation | None) -> dict[str, object]:
         }
     return {
         "--speculative-algorithm": ALGORITHMS[speculation.method],
-        "--speculative-draft-model-path": path_in_pod(speculation.model),
+        "--speculative-draft-model-path": path_in_pod(speculation.model, model),
         "--speculative-num-steps": tokens,
         "--speculative-eagle-topk": 1,
         "--speculative-num-draft-tokens": tokens + 1,
@@ -150,7 +151,7 @@ def _engine(spec: RevisionSpec) -> dict[str, object]:
 def _adapters(model: Model) -> list[str]:
     if not model.adapters:
         return []
-    paths = [f"{adapter.name}={path_in_pod(adapter.source)}" for adapter in model.adapters]
+    paths = [f"{adapter.name}={path_in_pod(adapter.source, model)}" for adapter in model.adapters]
     return ["--enable-lora", f"--max-loras-per-batch={len(paths)}", "--lora-paths", *paths]
 
 

@@ -76,9 +76,9 @@ def _flags(child: Child) -> dict[str, object]:
     """It takes any `model` of a request for its own, so it needs no served name."""
     spec, model, engine = child.spec, child.spec.model, child.spec.engine
     sharded = spec.accelerators > 1 and spec.accelerator_name not in (NEURON, NEURON_CORE)
-    adapters = [f"{adapter.name}={path_in_pod(adapter.source)}" for adapter in model.adapters]
+    adapters = [f"{adapter.name}={path_in_pod(adapter.source, model)}" for adapter in model.adapters]
     return {
-        "--model-id": path_in_pod(model.source),
+        "--model-id": path_in_pod(model.source, model),
         "--hostname": "0.0.0.0",
         "--port": ENGINE_PORT,
         "--num-shard": spec.accelerators if sharded else None,

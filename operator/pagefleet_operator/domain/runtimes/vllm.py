@@ -9,7 +9,7 @@ from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, Model, RevisionSpec, Speculation
+from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, Model, RevisionSpec
 from pagefleet_operator.domain.runtimes import kv_events, kv_transfer
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
@@ -118,23 +118,24 @@ def node_launch(spec: RevisionSpec, node: Node) -> NodeLaunch:
 def _model(child: Child) -> dict[str, object]:
     model = child.spec.model
     return {
-        "--model": path_in_pod(model.source),
+        "--model": path_in_pod(model.source, model),
         "--served-model-name": common.served_name(child),
         "--host": "0.0.0.0",
         "--port": ENGINE_PORT,
         "--max-model-len": model.max_length,
         "--quantization": None if model.quantization == "none" else model.quantization,
-        "--speculative-config": _speculation(model.drafting),
+        "--speculative-config": _speculation(model),
         "--chat-template": CHAT_TEMPLATE.path if model.chat_template else None,
     }
 
 
-def _speculation(speculation: Speculation | None) -> str | None:
+def _speculation(model: Model) -> str | None:
+    speculation = model.drafting
     if not speculation:
         return None
     config = {"method": METHODS.get(speculation.method, speculation.method)}
     if speculation.model:
-        config["model"] = path_in_pod(speculation.model)
+        config["model"] = path_in_pod(speculation.model, model)
     return json.dumps(
         {**config, "num_speculative_tokens": speculation.tokens or DEFAULT_DRAFT_TOKENS}, separators=(",", ":")
     )
@@ -178,7 +179,7 @@ def _engine(spec: RevisionSpec, drain: int) -> dict[str, object]:
 def _adapters(model: Model) -> list[str]:
     if not model.adapters:
         return []
-    modules = [f"{adapter.name}={path_in_pod(adapter.source)}" for adapter in model.adapters]
+    modules = [f"{adapter.name}={path_in_pod(adapter.source, model)}" for adapter in model.adapters]
     return ["--enable-lora", f"--max-loras={len(modules)}", "--lora-modules", *modules]
 
 

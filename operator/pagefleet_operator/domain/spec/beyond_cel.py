@@ -51,8 +51,9 @@ def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
 def _paths(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     """Two sources that are fetched to one path: the engine would load the same files for both."""
     known: dict[str, tuple[str, str]] = {}
-    for field, source in uris.sources(revision_spec(spec).model):
-        if source.startswith(uris.BROUGHT):
+    model = revision_spec(spec).model
+    for field, source in uris.sources(model):
+        if uris.brought(source, model):
             other, before = known.setdefault(uris.link_name(source), (field, source))
             if before != source:
                 yield SpecError(

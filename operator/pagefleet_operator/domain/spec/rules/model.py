@@ -13,6 +13,15 @@ PAGE = f"(has(self.engine.kvCache.pageSize) ? self.engine.kvCache.pageSize : {DE
 
 MODELS = "['draft', 'eagle', 'eagle3']"  # methods of speculation that have a model of their own
 
+# In CEL: whether a model of speculation is given.
+DRAFT = "has(self.speculation) && has(self.speculation.model)"
+
+
+def fetched(source: str) -> str:
+    """In CEL, within spec.model: whether this source of a model is fetched."""
+    return f"({source}.matches('^(hf|s3|gs|az)://') || (has(self.oci) && self.oci == 'Fetch' && {source}.startsWith('oci://')))"
+
+
 MODEL_RULES = (
     Rule(
         (),
@@ -67,9 +76,16 @@ MODEL_RULES = (
     Rule(
         ("model",),
         "spec.model.cache",
-        "!has(self.cache) || self.source.matches('^(hf|s3|gs|az)://')"
-        " || (has(self.speculation) && has(self.speculation.model) && self.speculation.model.matches('^(hf|s3|gs|az)://'))",
-        "needs a source of hf://, s3://, gs:// or az://: it stores fetched weights; a claim that holds weights is a source of pvc://",
+        f"!has(self.cache) || {fetched('self.source')} || ({DRAFT} && {fetched('self.speculation.model')})",
+        "needs a source of hf://, s3://, gs:// or az://, or of oci:// with spec.model.oci: Fetch: it stores fetched weights; a claim that "
+        "holds weights is a source of pvc://",
+    ),
+    Rule(
+        ("model",),
+        "spec.model.oci",
+        f"!has(self.oci) || self.source.startsWith('oci://') || ({DRAFT} && self.speculation.model.startsWith('oci://'))"
+        " || (has(self.adapters) && self.adapters.exists(a, a.source.startsWith('oci://')))",
+        "belongs to sources of oci://; remove it",
     ),
     Rule(
         ("engine", "scheduling"),

@@ -93,7 +93,7 @@ MODEL = record(
         "speculation": SPECULATION,
         "adapters": ADAPTERS,
         "cache": record(
-            "Where fetched weights (hf://, s3://, gs://, az://) are kept beyond a replica's end, so that each is fetched once and not by every "
+            "Where fetched weights (hf://, s3://, gs://, az://, and oci:// with oci: Fetch) are kept beyond a replica's end, so that each is fetched once and not by every "
             "replica. Without it: in the replica's own temporary volume.",
             {
                 "claim": text(
@@ -107,6 +107,12 @@ MODEL = record(
                 ),
             },
             ("claim",),
+        ),
+        "oci": choice(
+            "How what oci:// URIs name comes to a replica. Mount: the kubelet pulls the image and mounts it, which needs Kubernetes 1.35, or "
+            "1.31 with a feature gate. Fetch: the replica's first container fetches the artifact or the image's layers, on any Kubernetes. "
+            "Mount when omitted.",
+            ("Mount", "Fetch"),
         ),
         "chatTemplate": record(
             "A Jinja chat template instead of the model's own. It is read when a replica starts: to roll a change out, "
