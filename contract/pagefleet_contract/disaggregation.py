@@ -14,7 +14,9 @@ from pagefleet_contract.names import ENGINE_PORT
 
 SPLIT_PATHS = ("/v1/chat/completions", "/v1/completions")  # the requests that may have a prefill leg
 SIDECAR, SIDECAR_COMMAND = "routing-sidecar", "pagefleet-sidecar"  # the container in a decode pod, and its program
+SPARE_FLAG = "--spare"  # of the program, in a warm spare
 SIDECAR_LIVE_PATH = "/routing-sidecar/healthz"
+SIDECAR_READY_PATH = "/routing-sidecar/readyz"  # of a warm spare: whether its engine is awake
 DEFAULT_MIN_PROMPT_TOKENS = 512  # uncached tokens from which on a prompt is computed by a prefill pod
 DEFAULT_PREFILL_TIMEOUT = "30s"
 MAX_PREFILL_REPLICAS = 256

@@ -74,8 +74,8 @@ class EngineMetrics:
     """Selectors by what they report; counts are requests, histograms are of seconds. Fields are named as in spec.engine.metrics.
 
     `kvUsage` is the share of KV pages in use, `kvPages` their number, `kvPagesFree` the number of blank ones, `kvPagesCached`
-    that of unused ones with a reusable prefix. `finished` counters together are the requests that ended, `failed` those
-    that failed.
+    that of unused ones with a reusable prefix. `sleeping` is above 0 while the engine sleeps. `finished` counters
+    together are the requests that ended, `failed` those that failed.
     """
 
     path: str = METRICS_PATH
@@ -94,6 +94,7 @@ class EngineMetrics:
     e2e: str = ""
     itl: str = ""
     queue: str = ""
+    sleeping: str = ""
     finished: tuple[str, ...] = field(default=())
     failed: tuple[str, ...] = field(default=())
 
@@ -113,6 +114,7 @@ OURS = EngineMetrics(
     e2e=E2E,
     itl=ITL,
     queue=QUEUE_TIME,
+    sleeping=SLEEPING,
     finished=(SUCCESS,),
     failed=(f'{SUCCESS}{{{SUCCESS_REASON}="error"}}', f'{SUCCESS}{{{SUCCESS_REASON}="deadline"}}'),
 )

@@ -45,11 +45,15 @@ ENGINE_CONTAINER = "engine"  # in an engine pod
 WORKER, LOAD_TEST, PREFILL = "pagefleet-engine-worker", "pagefleet-load-test", "pagefleet-engine-prefill"
 
 ENGINE_PORT = 8000
-DECODE_ENGINE_PORT = 8001  # of the engine in a decode pod, whose routing sidecar has the engine's port
+SIDECAR_ENGINE_PORT = 8001  # of an engine behind a routing sidecar, which has the engine's port
 KV_TRANSFER_PORT = 5600  # of engines that give their KV pages to others: vLLM's NIXL side channel
 KV_EVENTS_PORT, KV_REPLAY_PORT = 5557, 5558  # of engines that publish KV events; vLLM's own
 GATEWAY_PORT, GATEWAY_INTERNAL_PORT = 8080, 9002  # clients; /healthz, /readyz, /metrics, /windows, /held
 OPERATOR_PORT = 8080
+
+# How an engine is put to sleep and woken. The routes are vLLM's (POST, POST, GET); level 1 gives the KV pages back and keeps the weights.
+SLEEP_PATH, WAKE_PATH, IS_SLEEPING_PATH = "/sleep", "/wake_up", "/is_sleeping"
+SLEEP_LEVEL = "1"
 
 # What the API server takes as the name of an object (a DNS subdomain) and of a namespace (a DNS label): RFC 1123.
 OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"

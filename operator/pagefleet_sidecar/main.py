@@ -1,4 +1,5 @@
-"""`pagefleet-sidecar --revision NAME`: the routing sidecar of a decode pod. It ends after the engine, whose streams it carries."""
+"""`pagefleet-sidecar --revision NAME [--spare]`: the routing sidecar of a decode pod or of a warm spare. It ends after the engine, whose
+streams it carries."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from pagefleet_contract.disaggregation import DEFAULT_PREFILL_TIMEOUT, SIDECAR_COMMAND
-from pagefleet_contract.names import DECODE_ENGINE_PORT, ENGINE_PORT
+from pagefleet_contract.disaggregation import DEFAULT_PREFILL_TIMEOUT, SIDECAR_COMMAND, SPARE_FLAG
+from pagefleet_contract.names import ENGINE_PORT, SIDECAR_ENGINE_PORT
 from pagefleet_contract.quantity import seconds
+from pagefleet_sidecar.guard import Guard
 from pagefleet_sidecar.proxy import Proxy, Settings
 
 POLL_SECONDS = 0.5
@@ -23,13 +25,18 @@ log = logging.getLogger("pagefleet-sidecar")
 
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
-        prog=SIDECAR_COMMAND, description="Have prompts computed by prefill pods", allow_abbrev=False
+        prog=SIDECAR_COMMAND, description="Stand before the engine of a pod", allow_abbrev=False
     )
     root.add_argument("--revision", required=True, help="of this pod; prefill pods of other revisions are not asked")
     root.add_argument("--port", type=int, default=ENGINE_PORT, help="where requests come in")
-    root.add_argument("--engine-port", type=int, default=DECODE_ENGINE_PORT, help="of the engine in this pod")
+    root.add_argument("--engine-port", type=int, default=SIDECAR_ENGINE_PORT, help="of the engine in this pod")
     root.add_argument("--prefill-port", type=int, default=ENGINE_PORT, help="of the engines in prefill pods")
     root.add_argument("--prefill-timeout", type=seconds, default=seconds(DEFAULT_PREFILL_TIMEOUT), metavar="DURATION")
+    root.add_argument(
+        SPARE_FLAG,
+        action="store_true",
+        help="the pod is a warm spare: only clients' routes and those of sleep are open",
+    )
     return root
 
 
@@ -66,7 +73,7 @@ async def _main(arguments: argparse.Namespace) -> None:
     settings = Settings(
         arguments.revision, arguments.engine_port, arguments.prefill_timeout, prefill_port=arguments.prefill_port
     )
-    proxy = Proxy(settings)
+    proxy = Guard(settings) if arguments.spare else Proxy(settings)
     async with listening(proxy, None, arguments.port):
         await stop.wait()
         log.info("stopping after the engine: %d requests are in flight", proxy.in_flight)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -34,6 +34,7 @@ from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_sidecar import legs
 from pagefleet_sidecar.metrics import Metrics
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger("pagefleet-sidecar")
 
 MAX_BODY_BYTES = 256 * 1024 * 1024  # the gateway bounds requests; this only keeps a pod alive
@@ -82,17 +83,21 @@ class Proxy:
                 connector=connector, timeout=nothing, auto_decompress=False, skip_auto_headers=skipped
             )
 
-        self._engine, self._prefill = session(), session()
+        self.engine, self._prefill = session(), session()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._engine.close()
+        await self.engine.close()
         await self._prefill.close()
+
+    def answered(self) -> dict[str, Handler]:
+        """The paths that the sidecar itself answers, beside that of its liveness."""
+        return {METRICS_PATH: self._metrics}
 
     def application(self) -> web.Application:
         server = web.Application(client_max_size=MAX_BODY_BYTES)
-        server.router.add_get(SIDECAR_LIVE_PATH, self._live)
-        server.router.add_get(METRICS_PATH, self._metrics)
+        for path, handler in {SIDECAR_LIVE_PATH: self._live, **self.answered()}.items():
+            server.router.add_get(path, handler)
         server.router.add_route("*", "/{path:.*}", self._handle)
         return server
 
@@ -111,7 +116,7 @@ class Proxy:
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         """Return the engine's page with the sidecar's own series after it."""
         try:
-            async with self._engine.get(self.settings.engine + METRICS_PATH) as answer:
+            async with self.engine.get(self.settings.engine + METRICS_PATH) as answer:
                 page, status = await answer.read(), answer.status
         except (aiohttp.ClientError, TimeoutError):
             return _cut(request)
@@ -121,11 +126,11 @@ class Proxy:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.in_flight += 1
         try:
-            return await self._answer(request)
+            return await self.answer(request)
         finally:
             self.in_flight -= 1
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         if not request.raw_path.startswith("/"):
             return _unread()
         body = await request.read()
@@ -133,19 +138,19 @@ class Proxy:
             request.headers.get(PREFILL_HEADER, ""), self.settings.revision, self.settings.prefill_port
         )
         if not address and not legs.may_name_params(body):
-            return await self._decode(request, body, "")
+            return await self.pass_on(request, body, "")
         document = legs.document_of(body)
         if document is None:
             if legs.may_name_params(body) and not request.content_type.startswith("multipart/"):
                 return _unread()
-            return await self._decode(request, body, LOCAL if address else "")
+            return await self.pass_on(request, body, LOCAL if address else "")
         outcome, params = "", None
         if address:
             outcome, params = await self._prefilled(request, document, address)
         if params is None and legs.PARAMS not in document:
-            return await self._decode(request, body, outcome)
+            return await self.pass_on(request, body, outcome)
         # A client names no host from which the engine would fetch KV pages.
-        return await self._decode(request, legs.decode_body(document, params), outcome)
+        return await self.pass_on(request, legs.decode_body(document, params), outcome)
 
     async def _prefilled(
         self, request: web.Request, document: dict[str, object], address: str
@@ -193,13 +198,15 @@ class Proxy:
         params = legs.params_of(bytes(text))
         return (FAILED, None) if params is None else (REMOTE, params)
 
-    async def _decode(self, request: web.Request, body: bytes, outcome: str) -> web.StreamResponse:
-        """Pass the request on to the engine, and its answer back as it comes."""
+    async def pass_on(
+        self, request: web.Request, body: bytes, outcome: str = "", target: str = ""
+    ) -> web.StreamResponse:
+        """Pass the request on to the engine, at `target` or where it was sent, and its answer back as it comes."""
         response: web.StreamResponse | None = None
         try:
-            async with self._engine.request(
+            async with self.engine.request(
                 request.method,
-                URL(self.settings.engine + request.raw_path, encoded=True),
+                URL(self.settings.engine + (target or request.raw_path), encoded=True),
                 data=body or None,
                 headers=request_headers(request),
                 allow_redirects=False,

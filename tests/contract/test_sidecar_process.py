@@ -19,7 +19,7 @@ from support.gateway.split_engines import VLLM, free_port
 from support.golden_manifests import child_of, spec_of
 
 from pagefleet_contract.disaggregation import SIDECAR, SIDECAR_LIVE_PATH
-from pagefleet_contract.names import DECODE_ENGINE_PORT, ENGINE_PORT
+from pagefleet_contract.names import ENGINE_PORT, SIDECAR_ENGINE_PORT
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_sidecar.main import parser
 
@@ -37,7 +37,7 @@ def test_the_operator_starts_it_as_it_is() -> None:
     scripts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["scripts"]
     assert sidecar["name"] == SIDECAR and scripts[sidecar["command"][0]] == "pagefleet_sidecar.main:run"
     given = parser().parse_args(sidecar["args"])
-    assert (given.prefill_timeout, given.port, given.engine_port) == (20.0, ENGINE_PORT, DECODE_ENGINE_PORT)
+    assert (given.prefill_timeout, given.port, given.engine_port) == (20.0, ENGINE_PORT, SIDECAR_ENGINE_PORT)
     assert f"--port={given.engine_port}" in engine["args"]
     assert sidecar["ports"][0] == {"name": "http", "containerPort": given.port, "protocol": "TCP"}
 

@@ -20,20 +20,21 @@ from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
 SPLIT = "disaggregated"  # prefill and decode in pods of their own
-RUNTIMES = ("vllm", "vllm-cpu", "sglang", "tgi", "custom", SPLIT)
-SPECS = ("minimal", "full", "gpu", *RUNTIMES, "image")
+SLEEPER = "vllm"  # whose warm spares have a sidecar
+AWAKE = ("vllm-cpu", "sglang", "tgi", "custom", SPLIT, "image")  # specs of which no spares are made here
+SPECS = ("minimal", "full", "gpu", SLEEPER, *AWAKE)
 BUILDERS: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "deployment": lambda child: deployment(child, 2),
     "service": service,
     "disruption-budget": disruption_budget,
 }
-OURS: Mapping[str, Callable[[Child], dict[str, Any]]] = {"spare-deployment": lambda child: spare_deployment(child, 1)}
+SPARE: Mapping[str, Callable[[Child], dict[str, Any]]] = {"spare-deployment": lambda child: spare_deployment(child, 1)}
 SEVERAL = ("nodes",)  # specs whose replicas are groups of pods
 GROUPED: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "leader-worker-set": lambda child: leader_worker_set(child, 2)
 }
 MADE = [(kind, name, build) for kind, build in BUILDERS.items() for name in SPECS]
-MADE += [(kind, name, build) for kind, build in OURS.items() for name in SPECS if name not in (*RUNTIMES, "image")]
+MADE += [(kind, name, build) for kind, build in SPARE.items() for name in SPECS if name not in AWAKE]
 MADE += [(kind, name, build) for kind, build in GROUPED.items() for name in SEVERAL]
 PREFILL: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "prefill-deployment": lambda child: prefill_deployment(child, 2),

@@ -242,9 +242,21 @@ SPEC_EXAMPLES = (
     ),
     Example(
         "spec.scaling.warmSpares",
-        "needs spec.engine.runtime pagefleet",
+        "needs spec.engine.runtime pagefleet or vllm",
+        {"scaling.warmSpares": 1, **SGLANG},
+        {"scaling.warmSpares": 0, **SGLANG},
+    ),
+    Example(
+        "spec.scaling.warmSpares",
+        "needs spec.resources.accelerator of a name nvidia.com/... or amd.com/... with runtime vllm",
         {"scaling.warmSpares": 1, **VLLM},
-        {"scaling.warmSpares": 0, **VLLM},
+        {"scaling.warmSpares": 1, **VLLM, "resources.accelerator.name": "amd.com/gpu"},
+    ),
+    Example(
+        "spec.scaling.warmSpares",
+        "spec.engine.disaggregation",
+        {"scaling.warmSpares": 1, **VLLM, **GPU, "engine.disaggregation.prefill.replicas": 1},
+        {"scaling.warmSpares": 1, **VLLM, **GPU},
     ),
     Example(
         "spec.scaling.warmSpares",

@@ -16,6 +16,8 @@ from support.golden_manifests import (
     MADE,
     PREFILL,
     SEVERAL,
+    SLEEPER,
+    SPARE,
     SPECS,
     SPLIT,
     child_of,
@@ -96,7 +98,8 @@ def pods() -> list[Any]:
     ]
     shared = [shares_memory(revision_spec(spec_of(name))) for name in SPECS]
     prefill = PREFILL["prefill-deployment"](child_of(spec_of(SPLIT)))["spec"]["template"]["spec"]
-    groups.append(prefill)
+    spare = SPARE["spare-deployment"](child_of(spec_of(SLEEPER)))["spec"]["template"]["spec"]
+    groups += [prefill, spare]
     return [*zip((pod_of(spec_of(name)) for name in SPECS), shared, strict=True), *((pod, True) for pod in groups)]
 
 

@@ -31,6 +31,7 @@ from pagefleet_operator.domain.records import recording, restoring
 from pagefleet_operator.domain.rollout import actions, carrying_capacity, draining, invalid_spec, machine, pace
 from pagefleet_operator.domain.rollout.draining import Draining
 from pagefleet_operator.domain.rollout.target import target_of
+from pagefleet_operator.domain.runtimes.catalog import can_sleep
 from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
 from pagefleet_operator.domain.slo import budget, report
@@ -113,7 +114,9 @@ def _move(turn: SpecTurn) -> Plan:
     history = _history(turn, stage, {**drained.replicas, **replicas}, fresh, spec.rollout.history)
     spent = _spending(turn)
     reached = spent is not None and spent.state is Spending.REACHED
-    warm = spares.decide(turn, stage, replicas, 0 if reached else spec.scaling.spares)
+    stable = _find(history, stage.stable)
+    sleeps = stable is None or not stable.spec or can_sleep(revision_spec(stable.spec))
+    warm = spares.decide(turn, stage, replicas, spec.scaling.spares if sleeps and not reached else 0)
     slo = budget.record(spec.slo, turn.observation.slo, turn.observation.status.slo, turn.now)
     report.announce(slo, turn.observation.status.slo, turn.journal)
     decided = Decisions(stage, replicas, drained, history, sized.records, warm, sized.limit)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import aiohttp
 
-from pagefleet_contract.names import AWAKE_GATE, ENGINE_PORT
+from pagefleet_contract.names import AWAKE_GATE, ENGINE_PORT, SLEEP_LEVEL, SLEEP_PATH, WAKE_PATH
 from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.domain.status.plan import SpareOrder
 from pagefleet_operator.kube import paths
@@ -22,7 +22,7 @@ from pagefleet_operator.kube.store import ServiceKey, Store
 
 ENGINE_SECONDS = 120.0  # waking loads weights back from where sleep has put them
 BUSY = 409  # requests are open, or pages in use
-SLEEP, WAKE = "/sleep?level=1", "/wake_up"
+SLEEP = f"{SLEEP_PATH}?level={SLEEP_LEVEL}"
 log = logging.getLogger(__name__)
 
 
@@ -49,7 +49,7 @@ class SpareOrders:
             if order.opened is not None:
                 await self._gate(key[0], order.pod, opened=order.opened)
             if order.asleep is not None and order.address and order.address not in self._asking:
-                task = asyncio.create_task(self._ask(key, order.address, SLEEP if order.asleep else WAKE))
+                task = asyncio.create_task(self._ask(key, order.address, SLEEP if order.asleep else WAKE_PATH))
                 self._asking[order.address] = task
                 task.add_done_callback(functools.partial(self._done, order.address))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from pagefleet_contract.engine_metrics import METRICS_PATH, OURS, SLEEPING, Engine, EngineMetrics, selector
+from pagefleet_contract.engine_metrics import METRICS_PATH, OURS, Engine, EngineMetrics, selector
 from pagefleet_contract.model_fetch import BYTES, BYTES_PER_SECOND, FETCHED_BYTES
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
@@ -25,7 +25,8 @@ MAX_PODS = 10_000  # readings that are remembered
 # By the names of EngineMetrics. A page must have each of these that its engine is known to report; other gauges of a load
 # may be absent.
 REQUESTS, PAGES = ("waiting", "running"), ("kvUsage", "kvPages", "kvPagesFree", "kvPagesCached")
-READ = tuple(dict.fromkeys((*GAUGES.values(), *PAGES, *RATES.values())))
+SLEEPING = "sleeping"
+READ = tuple(dict.fromkeys((*GAUGES.values(), *PAGES, *RATES.values(), SLEEPING)))
 # How many pages an engine is taken to have that reports only the share in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
 OUR_ENGINE = Engine()
@@ -55,8 +56,7 @@ def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
     if not set(REQUESTS) <= set(selectors):
         return None
     try:
-        samples = metrics_page.samples(text, (*(entry.name for entry in selectors.values()), SLEEPING))
-        asleep = metrics_page.number(samples, selector(SLEEPING))
+        samples = metrics_page.samples(text, (entry.name for entry in selectors.values()))
         read = {name: metrics_page.number(samples, entry) for name, entry in selectors.items()}
     except ValueError:
         return None
@@ -70,7 +70,7 @@ def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
             kv_pages_total=total,
             kv_pages_free=free,
         ),
-        sleeping=asleep > 0 if asleep is not None else None,
+        sleeping=known[SLEEPING] > 0 if SLEEPING in known else None,
         counters={field: known[name] for field, name in RATES.items() if name in known},
     )
 

@@ -72,7 +72,8 @@ def arguments(spec: dict[str, Any]) -> list[str]:
     child = child_of(spec)
     adapter = REGISTRY[child.spec.engine.runtime]
     nodes = [adapter.node_launch(child.spec, Node(2, worker)).flags for worker in (False, True)]
-    return [*adapter.launch(child, "1").args, *(flag for flags in nodes for flag in flags)]
+    sleep = adapter.sleep.flags if adapter.sleep else ()
+    return [*adapter.launch(child, "1").args, *(flag for flags in nodes for flag in flags), *sleep]
 
 
 def complaints(name: str, given: list[str]) -> Iterator[str]:
@@ -168,10 +169,11 @@ def named(metrics: EngineMetrics) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", RELEASED)
 def test_every_metric_that_is_read_is_exported(name: str) -> None:
-    metrics = REGISTRY[name].metrics
+    metrics, sleep = REGISTRY[name].metrics, REGISTRY[name].sleep
     assert metrics is not None
     known = exported(name)
-    for metric, read_as in named(metrics):
+    asleep = [(selector(sleep.metric).name, "number")] if sleep else []
+    for metric, read_as in (*named(metrics), *asleep):
         kind = known.get(metric) or known.get(metric.removesuffix("_sum"))
         assert kind is not None, f"{name} {facts(name)['version']} does not export {metric}"
         assert (kind == "histogram") == (read_as == "histogram" or metric.endswith("_sum")), metric

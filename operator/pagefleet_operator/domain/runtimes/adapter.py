@@ -23,6 +23,23 @@ def no_node_flags(_: RevisionSpec, __: Node) -> NodeLaunch:
 
 
 @dataclass(frozen=True)
+class Sleep:
+    """How the engine of a warm spare (spec.scaling.warmSpares) can sleep, at the routes that the contract names.
+
+    `accelerators` are beginnings of the names of accelerators on which it can, () where it can on any and on the CPU.
+    `guarded`: what opens the routes of sleep opens others to everybody too. Such an engine listens on the pod's loopback alone, and the
+    routing sidecar lets through what is meant for others. It is started with `flags` and `variables` beside those of a replica, and
+    `metric` selects the number that is above 0 while it sleeps.
+    """
+
+    accelerators: tuple[str, ...] = ()
+    guarded: bool = False
+    flags: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    metric: str = ""
+
+
+@dataclass(frozen=True)
 class Adapter:
     """One engine that a revision may run on. Fields of the spec are named by their path below `spec`.
 
@@ -38,7 +55,7 @@ class Adapter:
     gives them (spec.engine.metrics). `several_nodes`: whether a replica may be several pods, and `splits_layers` whether a
     model may be split by layers. `page_tokens` are the tokens of each KV page that it reports; where that is None, they are those of
     engine.kvCache.pageSize, else `default_page_tokens` (None: not known). `fetches`: whether the engine itself fetches a model of the hub; for the others a container of the
-    pod does so before.
+    pod does so before. `sleep` is None where the engine cannot be a warm spare.
     """
 
     name: str
@@ -59,3 +76,4 @@ class Adapter:
     page_tokens: int | None = None
     default_page_tokens: int | None = None
     fetches: bool = False
+    sleep: Sleep | None = None

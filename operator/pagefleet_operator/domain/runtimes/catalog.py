@@ -45,6 +45,14 @@ def slots_of(spec: RevisionSpec) -> int | None:
     return adapter.slots.get(spec.accelerator_name)
 
 
+def can_sleep(spec: RevisionSpec) -> bool:
+    """Whether a replica of this spec can be a warm spare; what a rule refuses for the present spec may stand in an earlier one."""
+    engine, sleep = spec.engine, adapter_of(spec).sleep
+    if sleep is None or engine.nodes > 1 or engine.api_key is not None or engine.disaggregation is not None:
+        return False
+    return not sleep.accelerators or spec.accelerator_name.startswith(sleep.accelerators)
+
+
 def page_tokens_of(spec: RevisionSpec) -> int | None:
     """Tokens of each KV page that the engine reports; None where that is not known."""
     adapter = adapter_of(spec)

@@ -14,7 +14,7 @@ from pagefleet_contract.engine_options import (
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NVIDIA, RevisionSpec
 from pagefleet_operator.domain.runtimes import kv_events
-from pagefleet_operator.domain.runtimes.adapter import Adapter
+from pagefleet_operator.domain.runtimes.adapter import Adapter, Sleep
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, plain, threads
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch
@@ -67,4 +67,5 @@ ADAPTER = Adapter(
     unsupported={"model.speculation.method": ("eagle",), "engine.disaggregation": ()},
     metrics=OURS,
     default_page_tokens=DEFAULT_PAGE_SIZE,
+    sleep=Sleep(),
 )

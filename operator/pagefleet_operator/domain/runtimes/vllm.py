@@ -12,7 +12,7 @@ from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, Model, RevisionSpec
 from pagefleet_operator.domain.runtimes import kv_events, kv_transfer
 from pagefleet_operator.domain.runtimes import launch as common
-from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
+from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter, Sleep
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch, shares
@@ -74,6 +74,15 @@ METRICS = EngineMetrics(
     queue="vllm:request_queue_time_seconds",
     finished=("vllm:request_success_total",),
     failed=('vllm:request_success_total{finished_reason="error"}',),
+)
+# Without the variable the server has no routes of sleep. With it everybody who reaches the server may also call any method of
+# its workers (/collective_rpc) and replace their weights. Source: vLLM's documentation, "Security" and "Sleep mode".
+SLEEP = Sleep(
+    accelerators=("nvidia.com/", "amd.com/"),
+    guarded=True,
+    flags=("--enable-sleep-mode",),
+    variables={"VLLM_SERVER_DEV_MODE": "1"},
+    metric='vllm:engine_sleep_state{sleep_state="weights_offloaded"}',
 )
 
 
@@ -204,4 +213,5 @@ ADAPTER = Adapter(
         "engine.limits.promptTokens": (),
         "engine.limits.answers": (),
     },
+    sleep=SLEEP,
 )

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.spec.rules.rule import Rule
+from collections.abc import Iterator
+
+from pagefleet_operator.domain.runtimes.catalog import REGISTRY
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, given, listed
+
+SPARED = "has(self.scaling) && has(self.scaling.warmSpares) && self.scaling.warmSpares > 0"
+ABLE = {engine.name: engine.sleep for engine in REGISTRY.values() if engine.sleep is not None}
+
+
+def _asleep() -> Iterator[Rule]:
+    """Which engines can be warm spares, and on which accelerators."""
+    message = f"needs spec.engine.runtime {' or '.join(ABLE)}: other engines are not put to sleep"
+    yield Rule((), "spec.scaling.warmSpares", f"!({SPARED}) || {RUNTIME} in {listed(ABLE)}", message)
+    for name, sleep in ABLE.items():
+        if sleep.accelerators:
+            fits = " || ".join(f"self.resources.accelerator.name.startsWith('{one}')" for one in sleep.accelerators)
+            cel = f"!({SPARED}) || {RUNTIME} != '{name}' || ({given('resources.accelerator')} && ({fits}))"
+            kinds = " or ".join(f"{one}..." for one in sleep.accelerators)
+            message = f"needs spec.resources.accelerator of a name {kinds} with runtime {name}, which sleeps on no other device"
+            yield Rule((), "spec.scaling.warmSpares", cel, message)
+
 
 SCALING_RULES = (
     Rule(
         (),
         "spec.scaling.warmSpares",
-        "!(has(self.scaling) && has(self.scaling.warmSpares) && self.scaling.warmSpares > 0"
-        " && has(self.engine) && has(self.engine.apiKeySecretRef))",
+        f"!({SPARED} && {given('engine.apiKeySecretRef')})",
         "does not go with spec.engine.apiKeySecretRef: the operator has no key to wake a spare with; let the gateway check"
         " keys instead",
     ),
+    *_asleep(),
     Rule(
         (),
         "spec.scaling.warmSpares",
-        "!(has(self.scaling) && has(self.scaling.warmSpares) && self.scaling.warmSpares > 0"
-        " && has(self.engine) && has(self.engine.runtime) && self.engine.runtime != 'pagefleet')",
-        "needs spec.engine.runtime pagefleet: other engines are not put to sleep",
+        f"!({SPARED} && {given('engine.nodes')} && self.engine.nodes > 1)",
+        "needs replicas of one pod: spec.engine.nodes 1",
     ),
     Rule(
         (),
         "spec.scaling.warmSpares",
-        "!(has(self.scaling) && has(self.scaling.warmSpares) && self.scaling.warmSpares > 0"
-        " && has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1)",
-        "needs replicas of one pod: spec.engine.nodes 1",
+        f"!({SPARED} && {given('engine.disaggregation')})",
+        "does not go with spec.engine.disaggregation: other pods' engines know where this one's KV pages lie, and sleep gives these back",
     ),
     Rule(
         ("scaling",),
