@@ -21,11 +21,11 @@ from pagefleet_sidecar.proxy import Handler, Proxy
 log = logging.getLogger("pagefleet-sidecar")
 
 READY_SECONDS = 4.0  # below the probe's 5 s
-# What vLLM serves whether or not it is in its developers' mode, and without a flag that opens more.
-READ = frozenset({"/health", "/ping", "/load", "/version", "/metrics"})
+# What vLLM serves whether or not it is in its developers' mode, but what ends others' requests or is for the engine's owner alone.
+READ = frozenset({"/health", "/ping", "/load", "/version", "/metrics", "/tokenizer_info", "/kv_event_sources"})
 COMPUTED = frozenset(
-    {"/tokenize", "/detokenize", "/pooling", "/classify", "/score", "/rerank", "/v2/rerank", "/invocations", "/ping",
-     "/inference/v1/generate", "/generative_scoring"}
+    {"/tokenize", "/detokenize", "/pooling", "/classify", "/score", "/rerank", "/v2/rerank", "/v2/embed", "/cohere/v2/chat",
+     "/cohere/v2/chat/render", "/invocations", "/ping", "/inference/v1/generate", "/generative_scoring"}
 )  # fmt: skip
 API = "/v1/"  # OpenAI's routes, of which none is a developer's
 # A path that no server reads otherwise than this one: nothing is encoded, no segment is empty or made of dots alone.

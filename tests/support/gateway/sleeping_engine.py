@@ -1,4 +1,4 @@
-"""An engine that sleeps as vLLM does with VLLM_SERVER_DEV_MODE=1, with the routes of its developers beside those of its clients.
+"""An engine that sleeps as vLLM does with VLLM_SERVER_DEV_MODE=1. It answers every other path too, as one of its developers' or clients'.
 
 `/sleep` aborts the requests in flight if its mode is `abort`, which is the default, and waits for them if it is `wait`. While it sleeps, a
 request waits until somebody wakes it. Level 2 discards the weights, so nothing wakes it. Source: vLLM's documentation, "Sleep mode" and
@@ -13,20 +13,6 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 from support.gateway.fleet import until
-
-DEVELOPERS = (
-    "/collective_rpc", "/server_info", "/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/pause", "/resume",
-    "/is_paused", "/abort_requests", "/init_weight_transfer_engine", "/start_weight_update", "/update_weights",
-    "/finish_weight_update", "/update_weight_version", "/weight_info", "/get_world_size", "/scale_elastic_ep",
-    "/is_scaling_elastic_ep", "/start_profile", "/stop_profile", "/docs", "/openapi.json",
-)  # fmt: skip
-CLIENTS = (
-    ("GET", "/health"), ("GET", "/ping"), ("GET", "/load"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/v1/models"),
-    ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("POST", "/v1/embeddings"), ("POST", "/v1/responses"),
-    ("GET", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/cancel"), ("POST", "/tokenize"), ("POST", "/detokenize"),
-    ("POST", "/pooling"), ("POST", "/classify"), ("POST", "/score"), ("POST", "/v1/score"), ("POST", "/rerank"),
-    ("POST", "/v1/rerank"), ("POST", "/v2/rerank"), ("POST", "/invocations"), ("POST", "/inference/v1/generate"),
-)  # fmt: skip
 
 
 @dataclass
@@ -89,8 +75,6 @@ class Sleeper:
 
     async def other(self, request: web.Request) -> web.Response:
         self.note(request)
-        if request.path in DEVELOPERS:
-            return web.json_response({"done": request.path})
         if request.method == "POST":
             await self.awake.wait()
             task = asyncio.create_task(self.compute())
