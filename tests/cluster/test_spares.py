@@ -1,6 +1,6 @@
 """Protects warm spares on a real API server: a Deployment of their own that the replicas' budget leaves out, never Ready
-until the operator opens their gate, woken for a replica that is missing, gone with the field. (Real engines asleep and
-awake: test_e2e_fleet.py.)"""
+until the operator opens their gate, woken for a replica that is missing, gone with the field. A first spare of vLLM, with
+its sidecar, changes no replica and no revision. (Real engines asleep and awake: test_e2e_fleet.py.)"""
 
 from __future__ import annotations
 
@@ -101,3 +101,32 @@ async def test_spares_go_with_the_field(plane: Plane) -> None:
     assert state.is_true("Ready")
     assert len(await pods(plane, spare=False)) == 1
     await plane.kubectl.run("delete", "isvc", NAME, "-n", NAMESPACE)
+
+
+async def test_a_spare_of_vllm_changes_no_replica(plane: Plane) -> None:
+    def changed(spares: int) -> Document:
+        document = service(1, spares)
+        document["metadata"]["name"] = "sleeper"
+        document["spec"]["engine"] = {"runtime": "vllm", "image": "registry.example/vllm:1"}
+        document["spec"]["model"] = {"source": "file:///models/m"}
+        document["spec"]["resources"] = {"accelerator": {"name": "nvidia.com/gpu"}}
+        return document
+
+    async def workloads() -> list[Document]:
+        return await plane.kubectl.list("deployments", NAMESPACE, "pagefleet.io/service=sleeper")
+
+    async def made(number: int) -> bool:
+        return len(await workloads()) == number
+
+    await plane.kubectl.apply(changed(0))
+    await until(lambda: made(1), timeout=60, what="the replicas' Deployment is there")
+    (before,) = await workloads()
+    await plane.kubectl.apply(changed(1))
+    await until(lambda: made(2), timeout=60, what="the spares' Deployment is there")
+    replicas, spare = sorted(await workloads(), key=lambda one: len(one["metadata"]["name"]))
+    assert replicas["spec"]["template"] == before["spec"]["template"]
+    assert replicas["metadata"]["name"] == before["metadata"]["name"]
+    engine, sidecar = spare["spec"]["template"]["spec"]["containers"]
+    assert "--host=127.0.0.1" in engine["args"] and "ports" not in engine
+    assert [port["name"] for port in sidecar["ports"]] == ["http"]
+    await plane.kubectl.run("delete", "isvc", "sleeper", "-n", NAMESPACE)
