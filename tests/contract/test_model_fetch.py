@@ -164,6 +164,14 @@ def test_a_kept_model_needs_no_second_transfer_and_no_hub_where_it_is_pinned(fet
     assert f"the kept version {COMMIT} is used" in output
 
 
+def test_a_commit_that_is_not_kept_is_never_replaced_by_another_version(fetching: Fetching) -> None:
+    assert fetching.run()[0] == 0
+    fetching.environment["HF_ENDPOINT"] = f"http://127.0.0.1:{free_port()}"
+    status, output = fetching.run(f"{URI}@{COMMIT[::-1]}")
+    assert status == EXIT_AGAIN, output
+    assert "is used" not in output
+
+
 def test_two_pods_that_share_a_claim_fetch_a_model_once(fetching: Fetching) -> None:
     other = Fetching(fetching.hub, fetching.folder)
     with fetching.started() as one, other.started() as two:

@@ -8,13 +8,15 @@ import hashlib
 import random
 import tarfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from oras.client import OrasClient
 from support.model_fetching import Fetching, new_authority
 from support.oci_registry import INDEX, MANIFEST, Front, Registry, Tokens, basic, packed, pull_secret, registry
-from support.s3_store import served
+from support.s3_store import send, served
 
 from pagefleet_contract.model_fetch import EXIT_AGAIN
 
@@ -247,3 +249,33 @@ def test_a_registry_elsewhere_is_asked_over_tls_only(store: Registry, tmp_path: 
         status, output = start.run()
         assert status == 0, output
         assert start.present() == FILES
+
+
+@dataclass
+class Elsewhere:
+    """A registry whose answers are at another server, or which has tokens given there."""
+
+    status: int
+    place: str
+    url: str = ""
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        named = {"Location": self.place, "Www-Authenticate": f'Bearer realm="{self.place}",service="s",scope="r"'}
+        send(handler, self.status, b"", more=named)
+
+
+@pytest.mark.parametrize("status", [307, 401])
+def test_a_registry_leads_to_no_server_without_tls(tmp_path: Path, status: int) -> None:
+    authority = new_authority(tmp_path)
+    with (
+        served(Front("127.0.0.1:1")) as plain,
+        served(Elsewhere(status, plain.url), authority.issue("r", "r", hosts=["127.1"])) as led,
+    ):
+        host = led.url.rpartition("/")[2].replace("127.0.0.1", "127.1")  # another name of this machine
+        start = fetching(tmp_path, host, f"sha256:{'0' * 64}")
+        start.environment["SSL_CERT_FILE"] = str(authority.pair.certificate)
+        pull_secret(start.secrets, host)
+        exit_status, output = start.run()
+        assert exit_status == CONFIGURATION_EXIT, output
+        assert "leads to a server without TLS" in start.told(exit_status)[2]
+        assert plain.asked == []
