@@ -20,7 +20,7 @@ from pagefleet_simulator.simulation import Setting, Simulation
 from scalerbench.cases import EVERY, MAX_REPLICAS, initial, means, trace
 
 OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
-SCALING = Scaling(min=1, max=MAX_REPLICAS, target=Targets(ttft=OBJECTIVE.ttft))
+SCALING = Scaling(min=1, max=MAX_REPLICAS, target=Targets(ttft=OBJECTIVE.ttft, tpot=OBJECTIVE.tpot))
 OURS = "ours"
 # Between one replica and its maximum KEDA is the HPA that it creates (a test asserts it).
 FAMILIES = tuple(name for name in PEERS if name != "keda")

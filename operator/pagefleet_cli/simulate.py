@@ -55,7 +55,12 @@ def simulate(
             help="Objective for the time to first token, in seconds; scaling.target.ttft when omitted, else 2."
         ),
     ] = None,
-    slo_tpot: Annotated[float, typer.Option(help="Objective for the mean seconds per token after the first.")] = 0.1,
+    slo_tpot: Annotated[
+        float | None,
+        typer.Option(
+            help="Objective for the mean seconds per token after the first; scaling.target.tpot when omitted, else 0.1."
+        ),
+    ] = None,
     quota: Annotated[int | None, typer.Option(help="Accelerators of the cluster; no limit when omitted.")] = None,
     mode: Annotated[str, typer.Option(help="requests, fluid, or auto: fluid above 400,000 requests.")] = "auto",
     calibrate: Annotated[

@@ -56,7 +56,7 @@ class Request:
     speed: float = 1.0
     model: str | None = None
     ttft: float | None = None
-    tpot: float = 0.1
+    tpot: float | None = None
     quota: int | None = None
     mode: str = "auto"
     calibrate: bool = True
@@ -105,7 +105,8 @@ def plan(asked: Request) -> Plan:
     """Prepare the runs. Raises PlanError, ProfileError, TraceError."""
     _check(asked)
     profile = profiles.load(asked.profile)
-    objective = Objective(asked.ttft or asked.scaling.target.ttft or 2.0, asked.tpot)
+    target = asked.scaling.target
+    objective = Objective(asked.ttft or target.ttft or 2.0, asked.tpot or target.tpot or 0.1)
     trace, note = _trace(asked, profile)
     prompt, output = _means(trace)
     each = sustainable(profile, prompt, output)

@@ -105,8 +105,9 @@ def describe(scaler: Scaler) -> str:
     match scaler:
         case Ours(scaling=scaling):
             target = scaling.target
-            ttft = f", ttft {target.ttft:g} s" if target.ttft is not None else ""
-            return f"queueDepth {target.queue_depth:g}, freeKVPages {target.free_kv_pages:.0%}{ttft}"
+            times = [(name, getattr(target, name)) for name in ("ttft", "tpot")]
+            shown = "".join(f", {name} {seconds:g} s" for name, seconds in times if seconds is not None)
+            return f"queueDepth {target.queue_depth:g}, freeKVPages {target.free_kv_pages:.0%}{shown}"
         case Hpa(target=target, metric=metric, behavior=behavior, removal=removal):
             return f"{metric.value} {target:g} per pod, window {behavior.down_stabilization:g} s, {removal.value} goes"
         case Keda(target=target, metric=metric):

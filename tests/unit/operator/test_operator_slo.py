@@ -223,6 +223,9 @@ def test_a_promise_bounds_the_guard_and_aims_the_scaler_where_the_spec_leaves_th
     given = spec(**promised, **own)
     assert [entry.max_seconds for entry in given.rollout.guard.latency] == [9]
     assert given.scaling.target.ttft == 7.0
+    token = {"name": "pace", "signal": "tpot", "quantile": 0.95, "seconds": 0.1}
+    given = spec(slo={"objectives": [CHAT, token]}, scaling={"target": {"ttft": {"p95": "7s"}}})
+    assert (given.scaling.target.ttft, given.scaling.target.tpot) == (7.0, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,10 @@ def demand(
     half_minutes = [mean for mean in throughput.means(past) if mean.replicas]
     situation = Situation(latest, recent, totals.slots, load, scaling.target)
     sequences = signals.sequences(situation)
-    replica = replica_of(sequences, throughput.fit(half_minutes[:-1], sequences))
+    curve = throughput.fit(half_minutes[:-1], sequences)
+    situation = replace(situation, curve=curve)
+    able = replica_of(sequences, curve)
+    replica = replica_of(min(sequences, signals.sequences_by_curve(situation)), curve)
     first_token = _first_token(latest, past, load)
     situation = replace(situation, replica=replica, first_token=first_token)
     over = fallen(load, window, scaling)
@@ -87,7 +90,8 @@ def demand(
     growth, factor = _trends(past, load, startup)
     backlog = taking_up(queued, replica, arriving)
     asked = carrying(average, arriving.tokens, replica)
-    backlog += _piling_up(asked, latest.serving, startup)
+    # Above the load that keeps a token's time, up to what a replica is able to carry, requests take longer and none is left over.
+    backlog += _piling_up(carrying(average, arriving.tokens, able), latest.serving, startup)
     now = carried + taking_up(situation.queued, replica, arriving)
     peaks = _Peaks(half_minutes, latest, replica, scaling)
     peak = peaks.highest(window, arriving, load)

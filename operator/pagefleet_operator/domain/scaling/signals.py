@@ -15,19 +15,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pagefleet_operator.domain.scaling.replica import UNKNOWN, Replica, movable
+from pagefleet_operator.domain.scaling.throughput import Curve
 from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
 SLOTS_USED = 0.95  # of a replica's slots; KV pages have a share of their own, target.freeKVPages
 MAX_QUEUE_GROWTH = 2.0  # times the serving replicas, that a queue alone may ask for
+MEAN_SHARE = 0.8  # of target.tpot, that tokens may take in the mean, so that the 95th percentile of the requests keeps the target
 MAX_LATE_GROWTH = 1.5  # times the serving replicas, that late first tokens alone may ask for
 NEWEST_STEPS = 6  # of arrivals: the last minute
 
 
 @dataclass(frozen=True)
 class Situation:
-    """The readings of one revision that signals look at.
+    """The readings of one revision that signals look at. `curve` is the throughput of a replica, None while it is not known.
 
     `recent` are the samples of the last half minute, `latest` is the last of them. `first_token` is the time to the
     first token in seconds; it is None while it does not describe the replicas that serve now.
@@ -38,6 +40,7 @@ class Situation:
     slots: int | None
     load: ServiceLoad | None
     target: Targets
+    curve: Curve | None = None
     replica: Replica = UNKNOWN
     first_token: float | None = None
 
@@ -76,6 +79,9 @@ class Signal:
 
     name: str
     sequences: Callable[[Situation], float] = lambda situation: math.inf  # at most so many run on one replica
+    sequences_by_curve: Callable[[Situation], float] = lambda situation: (
+        math.inf
+    )  # the same, with the replica's curve at hand
     replicas_now: Callable[[Situation], float] = lambda situation: 0.0  # it asks for so many by the latest sample
     replicas: Callable[[Situation], float] = lambda situation: 0.0  # it asks for so many by the recent samples
     words: Callable[[Situation], str] = lambda situation: ""
@@ -168,6 +174,40 @@ def _first_token_words(situation: Situation) -> str:
     return f"first token after {load.ttft:.2f} s (target {target:g} s)"
 
 
+def _seconds_per_token(situation: Situation) -> float | None:
+    """Mean seconds from a sequence's token to its next, the wait for other requests' prompts included (Little's law)."""
+    running = sum(sample.load.running for sample in situation.recent)
+    tokens = sum(sample.load.tokens or 0.0 for sample in situation.recent)
+    return running / tokens if running and tokens else None
+
+
+def _alone_too_slow(situation: Situation) -> bool:
+    """Whether one sequence alone takes so long that no number of replicas keeps target.tpot."""
+    target, curve = situation.target.tpot, situation.curve
+    return target is not None and curve is not None and curve.base + curve.slope >= MEAN_SHARE * target
+
+
+def _sequences_in_time(situation: Situation) -> float:
+    """Sequences that a replica may run so that a token takes target.tpot: as many as now, times the target over what a token takes now.
+
+    The time rises more slowly than the sequences do. So below the target this is less than what a replica carries, and at the target it is
+    what it carries. It is one at least: with fewer, replicas would be idle.
+    """
+    target, taken = situation.target.tpot, _seconds_per_token(situation)
+    if target is None or taken is None or _alone_too_slow(situation):
+        return math.inf
+    each = sum(sample.load.running for sample in situation.recent) / sum(sample.fresh for sample in situation.recent)
+    return max(1.0, each * MEAN_SHARE * target / taken)
+
+
+def _token_words(situation: Situation) -> str:
+    target, taken = situation.target.tpot, _seconds_per_token(situation)
+    if target is None or taken is None:
+        return ""
+    words = f"{1000 * taken:.0f} ms per token (target {1000 * target:g} ms)"
+    return f"{words}, which more replicas cannot reach" if _alone_too_slow(situation) else words
+
+
 SIGNALS = (
     Signal(
         "requests",
@@ -205,6 +245,7 @@ SIGNALS = (
         words=_throughput_words,
         exported=(Exported("pagefleet_tokens_per_second", "Tokens that replicas generate", _tokens),),
     ),
+    Signal("tpot", sequences_by_curve=_sequences_in_time, words=_token_words),
     Signal("ttft", replicas=_replicas_for_first_tokens, words=_first_token_words),
 )
 EXPORTED = tuple(exported for signal in SIGNALS for exported in signal.exported)
@@ -213,6 +254,11 @@ EXPORTED = tuple(exported for signal in SIGNALS for exported in signal.exported)
 def sequences(situation: Situation) -> float:
     """The sequences that one replica may run at once: the smallest limit of all signals."""
     return min(signal.sequences(situation) for signal in SIGNALS)
+
+
+def sequences_by_curve(situation: Situation) -> float:
+    """The smallest limit of the signals that look at the replica's curve."""
+    return min(signal.sequences_by_curve(situation) for signal in SIGNALS)
 
 
 def replicas_now(situation: Situation) -> float:

@@ -10,7 +10,7 @@ from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.schema.slo import SLO
 
-TARGET_QUANTILE = 0.95  # of spec.scaling.target.ttft
+TARGETS, TARGET_QUANTILE = ("ttft", "tpot"), 0.95  # of spec.scaling.target
 
 
 def to_rollout(given: Rollout, slo: SLO) -> Rollout:
@@ -24,11 +24,9 @@ def to_guard(guard: Guard, slo: SLO) -> Guard:
 
 
 def to_scaling(given: Scaling, slo: SLO) -> Scaling:
-    """The scaling with the promised time to first token as its target, where the spec has no other."""
-    promised = bound(slo, "ttft", TARGET_QUANTILE)
-    if promised is None or given.target.ttft is not None:
-        return given
-    return replace(given, target=replace(given.target, ttft=promised))
+    """The scaling with the promised times to the first token and per token as its targets, where the spec has no others."""
+    promised = {name: bound(slo, name, TARGET_QUANTILE) for name in TARGETS if getattr(given.target, name) is None}
+    return replace(given, target=replace(given.target, **promised)) if promised else given
 
 
 def bound(slo: SLO, signal: str, quantile: float) -> float | None:

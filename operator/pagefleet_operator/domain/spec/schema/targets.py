@@ -38,6 +38,15 @@ class Targets:
         ),
         lambda raw: seconds(raw["p95"]),
     )
+    tpot: float | None = _target(
+        "tpot",
+        record(
+            "The time per output token after the first that replicas are added for.",
+            {"p95": duration("The 95th percentile that replicas should keep.")},
+            ("p95",),
+        ),
+        lambda raw: seconds(raw["p95"]),
+    )
 
 
 TARGET = record(
