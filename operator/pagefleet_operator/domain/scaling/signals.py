@@ -23,6 +23,7 @@ from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 SLOTS_USED = 0.95  # of a replica's slots; KV pages have a share of their own, target.freeKVPages
 MAX_QUEUE_GROWTH = 2.0  # times the serving replicas, that a queue alone may ask for
 MEAN_SHARE = 0.8  # of target.tpot, that tokens may take in the mean, so that the 95th percentile of the requests keeps the target
+BASE_SHARE = 0.5  # of an empty replica's step, as it was learned: with all of it fleets shrank too far, and grew again
 MAX_LATE_GROWTH = 1.5  # times the serving replicas, that late first tokens alone may ask for
 NEWEST_STEPS = 6  # of arrivals: the last minute
 
@@ -188,16 +189,18 @@ def _alone_too_slow(situation: Situation) -> bool:
 
 
 def _sequences_in_time(situation: Situation) -> float:
-    """Sequences that a replica may run so that a token takes target.tpot: as many as now, times the target over what a token takes now.
+    """Sequences that a replica may run so that a token takes target.tpot.
 
-    The time rises more slowly than the sequences do. So below the target this is less than what a replica carries, and at the target it is
-    what it carries. It is one at least: with fewer, replicas would be idle.
+    A token takes the step of an empty replica and, in proportion to the sequences, the time of the other tokens and prompts. Only half of
+    the learned step counts as the first, and nothing while the readings do not show it: below the target the result is less than what a
+    replica carries, and at the target it is what it carries. It is one at least: with fewer, replicas would be idle.
     """
-    target, taken = situation.target.tpot, _seconds_per_token(situation)
+    target, taken, curve = situation.target.tpot, _seconds_per_token(situation), situation.curve
     if target is None or taken is None or _alone_too_slow(situation):
         return math.inf
     each = sum(sample.load.running for sample in situation.recent) / sum(sample.fresh for sample in situation.recent)
-    return max(1.0, each * MEAN_SHARE * target / taken)
+    base = BASE_SHARE * curve.base if curve is not None and curve.shown and curve.base < taken else 0.0
+    return max(1.0, each * (MEAN_SHARE * target - base) / (taken - base))
 
 
 def _token_words(situation: Situation) -> str:

@@ -10,7 +10,7 @@ from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.schema.slo import SLO
 
-TARGETS, TARGET_QUANTILE = ("ttft", "tpot"), 0.95  # of spec.scaling.target
+TARGET_QUANTILE = 0.95  # of the times of spec.scaling.target
 
 
 def to_rollout(given: Rollout, slo: SLO) -> Rollout:
@@ -25,8 +25,10 @@ def to_guard(guard: Guard, slo: SLO) -> Guard:
 
 def to_scaling(given: Scaling, slo: SLO) -> Scaling:
     """The scaling with the promised times to the first token and per token as its targets, where the spec has no others."""
-    promised = {name: bound(slo, name, TARGET_QUANTILE) for name in TARGETS if getattr(given.target, name) is None}
-    return replace(given, target=replace(given.target, **promised)) if promised else given
+    target = given.target
+    ttft = target.ttft if target.ttft is not None else bound(slo, "ttft", TARGET_QUANTILE)
+    tpot = target.tpot if target.tpot is not None else bound(slo, "tpot", TARGET_QUANTILE)
+    return replace(given, target=replace(target, ttft=ttft, tpot=tpot))
 
 
 def bound(slo: SLO, signal: str, quantile: float) -> float | None:
