@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from support.rule_examples import ADAPTERS, SPEC_EXAMPLES, Example, spec
 from support.rule_examples_engine import ENGINE_EXAMPLES
+from support.rule_examples_traffic import TRAFFIC_EXAMPLES
 from support.rule_objects import PARTS
 
 from pagefleet_operator import crd
@@ -22,7 +23,7 @@ from pagefleet_operator.domain.spec.rules.check import RULES
 from pagefleet_operator.domain.spec.rules.evaluate import violations
 from pagefleet_operator.domain.spec.rules.rule import Rule
 
-EXAMPLES = (*SPEC_EXAMPLES, *ENGINE_EXAMPLES)
+EXAMPLES = (*SPEC_EXAMPLES, *TRAFFIC_EXAMPLES, *ENGINE_EXAMPLES)
 
 
 def shown(example: Example) -> str:

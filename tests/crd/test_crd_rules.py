@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from support.crd_server import CRD, CRDS, Document, Requests, running, shipped
 from support.rule_examples import SPEC_EXAMPLES, Example, spec
 from support.rule_examples_engine import ENGINE_EXAMPLES
+from support.rule_examples_traffic import TRAFFIC_EXAMPLES
 from support.rule_objects import PARTS
 
 from pagefleet_local.assets.crdserver import CrdServer
@@ -83,7 +84,7 @@ def spec_schema(definition: Document) -> Document:
     return found
 
 
-EXAMPLES = (*SPEC_EXAMPLES, *ENGINE_EXAMPLES)
+EXAMPLES = (*SPEC_EXAMPLES, *TRAFFIC_EXAMPLES, *ENGINE_EXAMPLES)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.field} {json.dumps(example.refused)}")
