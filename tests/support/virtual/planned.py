@@ -7,12 +7,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
 STEP = 5.0  # seconds between two samples
 PAGES, PAGE = 20_000, 16
+NOW = 1_700_000_010.0
+HALF_HOUR = 1800.0
 
 
 @dataclass
@@ -65,3 +68,8 @@ class Service:
 def load(started: dict[str, dict[int, int]], rate: float = 1.0) -> ServiceLoad:
     """The gateways' measurements at a steady rate of requests."""
     return ServiceLoad(2.0, arrivals=(rate,) * 360, started=started)
+
+
+def seen(running: float, seconds: float = HALF_HOUR, **service: Any) -> list[Sample]:
+    """Return readings of two replicas that run so many requests each, and a few more and fewer by turns, until NOW."""
+    return Service(**service).samples(NOW, seconds, lambda time: running * (1 + 0.1 * math.sin(time / 60)))
