@@ -55,7 +55,7 @@ class Paths:
     @property
     def picker_health(self) -> Path:
         """The socket on which a thread of the picker says whether its event loop runs."""
-        return self.folder / "picker-health.sock"
+        return self.folder / "health.sock"  # no longer than the others: a Unix socket's path has 107 bytes at most
 
     @property
     def first_tokens(self) -> Path:
