@@ -26,6 +26,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,6 @@ from scalerbench.frontier import Point, front, near, thinned
 from scalerbench.judging import TOLD, Row, Verdict, judge, point, rows, verdict
 from scalerbench.running import FAMILIES, OBJECTIVE, OURS, SCALING, Job, Result, Store, everything
 
-from pagefleet_operator.domain.spec.scaling import Scaling
-from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_simulator.fleet.capacity import sustainable
 from pagefleet_simulator.fleet.view import Bounds
 from pagefleet_simulator.fluid import FluidSimulation
@@ -133,7 +132,7 @@ def large(hours: float) -> tuple[float, float]:
     flow = Flow(random.poisson(rate * 2).astype(float), prompt, output, prompt + 0.7 * output)
     initial = int(rate[0] / each / 0.6)
     setting = Setting(PROFILE, Bounds(1, LARGE), initial, seed=1)
-    scaler = Ours(Scaling(min=1, max=LARGE, target=Targets(ttft=OBJECTIVE.ttft)))
+    scaler = Ours(replace(SCALING, max=LARGE))
     began = time.perf_counter()
     outcome = FluidSimulation(setting, scaler, flow).run()
     return time.perf_counter() - began, outcome.attainment(OBJECTIVE)

@@ -1,7 +1,7 @@
 """Answers the requests that wait in a picker whose event loop hangs: a thread closes their connections, and Envoy sends 503.
 
-Envoy learns of a picker that hangs by its health check (picker_health.py), and then sends it no further request. A request that is held already
-may wait for minutes, so Envoy cannot bound its wait. Decides only whether the loop hangs; never touches one that runs.
+Envoy learns of a picker that hangs by its health check (picker_health.py), and then sends it no further request. A request that is
+held already may wait for minutes, so Envoy cannot bound its wait. Decides only whether the loop hangs; never touches one that runs.
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ def serve_health(path: Path, hangs: Callable[[], bool]) -> Iterator[None]:
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing: Envoy asks twice a second."""
 
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
+    path.unlink(missing_ok=True)
     with _Server(str(path), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, name="picker health", daemon=True)
         thread.start()

@@ -1,4 +1,5 @@
-"""A cable between two gateways that can be cut: what is sent into it then is kept, nobody is told, and no connection ends."""
+"""A cable between two gateways that a test can cut. A cut cable keeps what is sent into it until it is mended. No connection ends, so
+neither gateway learns of the cut."""
 
 from __future__ import annotations
 

@@ -80,9 +80,8 @@ class Signal:
 
     name: str
     sequences: Callable[[Situation], float] = lambda situation: math.inf  # at most so many run on one replica
-    sequences_by_curve: Callable[[Situation], float] = lambda situation: (
-        math.inf
-    )  # the same, with the replica's curve at hand
+    # The same, with the replica's curve at hand.
+    sequences_by_curve: Callable[[Situation], float] = lambda situation: math.inf
     replicas_now: Callable[[Situation], float] = lambda situation: 0.0  # it asks for so many by the latest sample
     replicas: Callable[[Situation], float] = lambda situation: 0.0  # it asks for so many by the recent samples
     words: Callable[[Situation], str] = lambda situation: ""
