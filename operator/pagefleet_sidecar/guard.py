@@ -16,7 +16,7 @@ from aiohttp import hdrs, web
 
 from pagefleet_contract.disaggregation import SIDECAR_READY_PATH
 from pagefleet_contract.names import IS_SLEEPING_PATH, SLEEP_LEVEL, SLEEP_PATH, WAKE_PATH
-from pagefleet_sidecar.proxy import Handler, Proxy
+from pagefleet_sidecar.proxy import Handler, Proxy, refusal
 
 log = logging.getLogger("pagefleet-sidecar")
 
@@ -63,11 +63,11 @@ class Guard(Proxy):
         if target is not None:
             return await self._control(request, path, query, target)
         if not is_open(request.method, path):
-            return _refusal(404, "not_found", f"{request.method} {path[:80]} is not open to clients of this pod")
+            return refusal(404, "not_found", f"{request.method} {path[:80]} is not open to clients of this pod")
         if request.method != hdrs.METH_POST:
             return await self.pass_on(request, await request.read())
         if self.asleep:
-            return _refusal(503, "sleeping", f"this server sleeps: POST {WAKE_PATH}")
+            return refusal(503, "sleeping", f"this server sleeps: POST {WAKE_PATH}")
         self.computing += 1
         try:
             return await self.pass_on(request, await request.read())
@@ -76,9 +76,9 @@ class Guard(Proxy):
 
     async def _control(self, request: web.Request, path: str, query: str, target: str) -> web.StreamResponse:
         if path == SLEEP_PATH and query not in ("", f"level={SLEEP_LEVEL}"):
-            return _refusal(400, "invalid_level", f"only level={SLEEP_LEVEL} retains the weights")
+            return refusal(400, "invalid_level", f"only level={SLEEP_LEVEL} retains the weights")
         if path == SLEEP_PATH and self.computing:
-            return _refusal(409, "busy", f"{self.computing} requests are open")
+            return refusal(409, "busy", f"{self.computing} requests are open")
         if path == IS_SLEEPING_PATH:
             return await self.pass_on(request, b"", target=target)
         self.ordered += 1
@@ -103,10 +103,3 @@ class Guard(Proxy):
         if not self.ordered:
             self.asleep = asleep is not False
         return web.Response(status=503, text="asleep\n") if self.asleep else web.Response(text="ok\n")
-
-
-def _refusal(status: int, code: str, message: str) -> web.Response:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    error = {"message": message, "type": kind, "param": None, "code": code}
-    headers = {hdrs.RETRY_AFTER: "5"} if status == 503 else None
-    return web.json_response({"error": error}, status=status, headers=headers)

@@ -245,10 +245,17 @@ def passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     )
 
 
+def refusal(status: int, code: str, message: str) -> web.Response:
+    """Answer a request in place of the engine, in OpenAI's form."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    headers = {hdrs.RETRY_AFTER: "5"} if status == 503 else None
+    return web.json_response({"error": error}, status=status, headers=headers)
+
+
 def _unread() -> web.Response:
     """Answer a request that cannot be read, and so may say what only the sidecar may say."""
-    error = {"message": "the body must be a JSON object", "type": "invalid_request_error", "param": None}
-    return web.json_response({"error": {**error, "code": "invalid_json"}}, status=400)
+    return refusal(400, "invalid_json", "the body must be a JSON object")
 
 
 def _cut(request: web.Request) -> web.Response:
