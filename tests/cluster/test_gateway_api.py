@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from support.cluster.gateway_api_install import install, uninstall
+from support.cluster.gateway_api_install import answered, install, uninstall
 from support.cluster.plane import Plane
 from support.cluster.services import NAMESPACE, audited, service, settled
 
@@ -58,21 +58,7 @@ async def answer(plane: Plane, name: str, status: str, reason: str, message: str
     """Write a status as a gateway's controller would."""
     live = await read(plane, ROUTES, name)
     assert live is not None
-    entry = {
-        "parentRef": {"name": "edge", "namespace": NAMESPACE},
-        "controllerName": "example.org/edge",
-        "conditions": [
-            {
-                "type": "Accepted",
-                "status": status,
-                "reason": reason,
-                "message": message,
-                "observedGeneration": live["metadata"]["generation"],
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }
-        ],
-    }
-    await plane.api.replace(f"{ROUTES}/{name}/status", {**live, "status": {"parents": [entry]}})
+    await plane.api.replace(f"{ROUTES}/{name}/status", answered(live, status, reason, message))
 
 
 def condition_of(view: Any, kind: str) -> tuple[str, str]:
@@ -94,7 +80,7 @@ async def test_a_cluster_without_the_kinds_serves_and_is_told_what_to_install(pl
 
 async def test_a_route_of_the_first_api_has_only_fields_that_it_knows(plane: Plane) -> None:
     await plane.kubectl.apply(routed("bare"))
-    await install(plane, "httproutes", first_api=True)
+    await install(plane.api, "httproutes", first_api=True)
     live = await route_of(plane, "bare", "a route, half a minute after its kind came", lambda spec: spec["rules"])
     assert "timeouts" not in live["spec"]["rules"][0]
     state = await settled(
@@ -110,59 +96,63 @@ async def test_a_route_of_the_first_api_has_only_fields_that_it_knows(plane: Pla
 
 
 async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_condition(plane: Plane) -> None:
-    await install(plane, "httproutes")
-    await plane.kubectl.apply(routed("split", timeout="90s"))
-    stable = (await settled(plane, "split", "split is Ready", lambda v: v.is_true("Ready"))).stable
-    live = await route_of(plane, "split", "all on the stable", lambda spec: weights(spec) == {f"split-{stable}": 100})
+    await install(plane.api, "httproutes")
+    await plane.kubectl.apply(routed("divided", timeout="90s"))
+    stable = (await settled(plane, "divided", "divided is Ready", lambda v: v.is_true("Ready"))).stable
+    live = await route_of(
+        plane, "divided", "all on the stable", lambda spec: weights(spec) == {f"divided-{stable}": 100}
+    )
     owner = live["metadata"]["ownerReferences"][0]
-    assert (owner["kind"], owner["name"], owner["controller"]) == ("InferenceService", "split", True)
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("InferenceService", "divided", True)
     assert live["spec"]["parentRefs"] == [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"}]
-    await route_of(plane, "split", "timeouts", lambda spec: spec["rules"][0].get("timeouts") == {"request": "1m30s"})
-    await answer(plane, "split", "True", "Accepted", "fine")
-    await settled(plane, "split", "accepted", lambda v: condition_of(v, "RouteAccepted")[0] == "True")
-    await answer(plane, "split", "False", "NotAllowedByListeners", "no listener allows it")
-    state = await settled(plane, "split", "refused", lambda v: condition_of(v, "RouteAccepted")[0] == "False")
+    await route_of(plane, "divided", "timeouts", lambda spec: spec["rules"][0].get("timeouts") == {"request": "1m30s"})
+    await answer(plane, "divided", "True", "Accepted", "fine")
+    await settled(plane, "divided", "accepted", lambda v: condition_of(v, "RouteAccepted")[0] == "True")
+    await answer(plane, "divided", "False", "NotAllowedByListeners", "no listener allows it")
+    state = await settled(plane, "divided", "refused", lambda v: condition_of(v, "RouteAccepted")[0] == "False")
     assert "spec.traffic.gatewayAPI.parentRefs[0]" in condition_of(state, "RouteAccepted")[1]
 
-    changed = routed("split", timeout="90s")
+    changed = routed("divided", timeout="90s")
     changed["spec"]["engine"]["args"] = ["--max-num-seqs=4"]
     await plane.kubectl.apply(changed)
-    state = await settled(plane, "split", "the canary has traffic", lambda v: v.weights.get(v.canary) == 10)
+    state = await settled(plane, "divided", "the canary has traffic", lambda v: v.weights.get(v.canary) == 10)
     canary = state.canary
-    live = await route_of(plane, "split", "two weights", lambda spec: len(weights(spec)) == 2)
-    assert weights(live["spec"]) == {f"split-{stable}": 90, f"split-{canary}": 10}
+    live = await route_of(plane, "divided", "two weights", lambda spec: len(weights(spec)) == 2)
+    assert weights(live["spec"]) == {f"divided-{stable}": 90, f"divided-{canary}": 10}
     forced = live["spec"]["rules"][0]
     assert forced["matches"][0]["headers"] == [{"type": "Exact", "name": "x-canary", "value": "always"}]
-    assert [ref["name"] for ref in forced["backendRefs"]] == [f"split-{canary}"]
+    assert [ref["name"] for ref in forced["backendRefs"]] == [f"divided-{canary}"]
 
     live["spec"]["rules"][-1]["backendRefs"][1]["weight"] = 77
-    await plane.api.replace(f"{ROUTES}/split", live)
-    await route_of(plane, "split", "repaired", lambda spec: weights(spec).get(f"split-{canary}") == 10)
+    await plane.api.replace(f"{ROUTES}/divided", live)
+    await route_of(plane, "divided", "repaired", lambda spec: weights(spec).get(f"divided-{canary}") == 10)
 
     # Back at the stable: its Service must not go before the gateway has seen the route without it.
-    await answer(plane, "split", "True", "Accepted", "fine")
-    await settled(plane, "split", "accepted again", lambda v: condition_of(v, "RouteAccepted")[0] == "True")
+    await answer(plane, "divided", "True", "Accepted", "fine")
+    await settled(plane, "divided", "accepted again", lambda v: condition_of(v, "RouteAccepted")[0] == "True")
     before = len(audited(plane))
-    await plane.kubectl.apply(routed("split", timeout="90s"))
-    await route_of(plane, "split", "all back", lambda spec: weights(spec) == {f"split-{stable}": 100})
+    await plane.kubectl.apply(routed("divided", timeout="90s"))
+    await route_of(plane, "divided", "all back", lambda spec: weights(spec) == {f"divided-{stable}": 100})
     # The write that takes the weight away comes first: the status, then at once the route that follows it.
-    writes = [e["objectRef"] for e in audited(plane)[before:] if e["objectRef"].get("name", "").startswith("split")]
+    writes = [e["objectRef"] for e in audited(plane)[before:] if e["objectRef"].get("name", "").startswith("divided")]
     kinds = [(ref["resource"], ref.get("subresource", "")) for ref in writes]
     assert kinds[:2] == [("inferenceservices", "status"), ("httproutes", "")]
     for _ in range(3):
-        behind = await settled(plane, "split", "a decision", lambda v: condition_of(v, "RouteAccepted")[0] == "Unknown")
-        assert await plane.kubectl.get("service", f"split-{canary}", NAMESPACE) is not None
+        behind = await settled(
+            plane, "divided", "a decision", lambda v: condition_of(v, "RouteAccepted")[0] == "Unknown"
+        )
+        assert await plane.kubectl.get("service", f"divided-{canary}", NAMESPACE) is not None
     assert behind.weights == {stable: 100}
-    await answer(plane, "split", "True", "Accepted", "fine")
+    await answer(plane, "divided", "True", "Accepted", "fine")
 
     async def gone() -> bool:
-        return await plane.kubectl.get("service", f"split-{canary}", NAMESPACE) is None
+        return await plane.kubectl.get("service", f"divided-{canary}", NAMESPACE) is None
 
     await until(gone, timeout=40, what="the canary's children are deleted after the gateway's answer")
 
 
 async def test_a_route_that_the_api_server_refuses_is_an_event_and_stops_nothing_else(plane: Plane) -> None:
-    await install(plane, "httproutes")
+    await install(plane.api, "httproutes")
     refused = routed("refused")
     # A match of an HTTPRoute has at most 16 headers.
     refused["spec"]["rollout"]["route"]["header"] = {f"x-canary-{number}": "always" for number in range(17)}
@@ -183,22 +173,25 @@ async def test_a_route_that_the_api_server_refuses_is_an_event_and_stops_nothing
 
 
 async def test_where_pools_are_served_the_route_leads_to_one_and_both_go_with_the_provider(plane: Plane) -> None:
-    await install(plane, "httproutes")
-    await plane.kubectl.apply(routed("split", timeout="90s"))
-    await settled(plane, "split", "split is Ready", lambda v: v.is_true("Ready"))
-    await install(plane, "inferencepools")
+    await install(plane.api, "httproutes")
+    await plane.kubectl.apply(routed("divided", timeout="90s"))
+    await settled(plane, "divided", "divided is Ready", lambda v: v.is_true("Ready"))
+    await install(plane.api, "inferencepools")
     live = await route_of(
-        plane, "split", "a pool behind the route", lambda spec: spec["rules"][0]["backendRefs"][0]["kind"] != "Service"
+        plane,
+        "divided",
+        "a pool behind the route",
+        lambda spec: spec["rules"][0]["backendRefs"][0]["kind"] != "Service",
     )
     (rule,) = live["spec"]["rules"]
     assert [(r["group"], r["kind"], r["name"]) for r in rule["backendRefs"]] == [
-        ("inference.networking.k8s.io", "InferencePool", "split")
+        ("inference.networking.k8s.io", "InferencePool", "divided")
     ]
-    pool = await read(plane, POOLS, "split")
+    pool = await read(plane, POOLS, "divided")
     assert pool is not None
-    assert pool["metadata"]["ownerReferences"][0]["name"] == "split"
+    assert pool["metadata"]["ownerReferences"][0]["name"] == "divided"
     assert pool["spec"] == {
-        "selector": {"matchLabels": {"app.kubernetes.io/managed-by": "pagefleet", "pagefleet.io/service": "split"}},
+        "selector": {"matchLabels": {"app.kubernetes.io/managed-by": "pagefleet", "pagefleet.io/service": "divided"}},
         "targetPorts": [{"number": 8000}],
         "endpointPickerRef": {
             "kind": "Service",
@@ -207,20 +200,20 @@ async def test_where_pools_are_served_the_route_leads_to_one_and_both_go_with_th
             "failureMode": "FailClose",
         },
     }
-    await plane.api.delete(f"{POOLS}/split", pool["metadata"]["uid"])
+    await plane.api.delete(f"{POOLS}/divided", pool["metadata"]["uid"])
 
     async def again() -> bool:
-        return await read(plane, POOLS, "split") is not None
+        return await read(plane, POOLS, "divided") is not None
 
     await until(again, timeout=30, what="a deleted pool is written anew")
-    plain = service("split", args=[])
+    plain = service("divided", args=[])
     await plane.kubectl.apply(plain)
 
     async def gone() -> bool:
-        return await read(plane, ROUTES, "split") is None and await read(plane, POOLS, "split") is None
+        return await read(plane, ROUTES, "divided") is None and await read(plane, POOLS, "divided") is None
 
     await until(gone, timeout=30, what="route and pool are deleted with the provider")
-    state = await settled(plane, "split", "forgotten", lambda v: "route" not in v.status)
+    state = await settled(plane, "divided", "forgotten", lambda v: "route" not in v.status)
     assert condition_of(state, "RouteAccepted") == ("", "")
 
 
@@ -231,7 +224,7 @@ async def test_somebody_elses_route_is_not_taken_over(plane: Plane) -> None:
         "metadata": {"name": "taken", "namespace": NAMESPACE},
         "spec": {"hostnames": ["mine.example.org"]},
     }
-    await install(plane, "httproutes")
+    await install(plane.api, "httproutes")
     before = await plane.api.create(ROUTES, own)
     await plane.kubectl.apply(routed("taken"))
     state = await settled(plane, "taken", "taken is Ready", lambda v: v.is_true("Ready"))

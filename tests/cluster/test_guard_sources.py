@@ -111,11 +111,11 @@ async def test_a_canary_that_no_gateway_sees_is_judged_by_its_engine(plane: Plan
 )
 async def test_a_source_that_measures_nothing_is_refused(plane: Plane, entry: Document, words: str) -> None:
     document = revision(1, [{"weight": 50}], {"latency": [entry]})
-    document["metadata"]["name"] = "refused"
+    document["metadata"]["name"] = "unjudged"
     applied = await plane.kubectl.apply(document, check=False)
     if await plane.kubectl.server_minor() >= 25:
         assert words in applied.text
         return
-    pods = await settled(plane, "refused", "it is refused", lambda v: v.is_true("Degraded"))
+    pods = await settled(plane, "unjudged", "it is refused", lambda v: v.is_true("Degraded"))
     assert words in pods.condition("Degraded")["message"]
-    await plane.kubectl.run("delete", "isvc", "refused", "-n", NAMESPACE)
+    await plane.kubectl.run("delete", "isvc", "unjudged", "-n", NAMESPACE)

@@ -112,7 +112,7 @@ async def shipped_account(plane: Plane, folder: Path) -> Path:
 
 
 async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace(plane: Plane, tmp_path: Path) -> None:
-    await install(plane, "inferencepools")
+    await install(plane.api, "inferencepools")
     own = await shipped_account(plane, tmp_path)
     state = State()
     async with following(own, state) as watch:
@@ -129,7 +129,7 @@ async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace
 
 
 async def test_objectives_come_change_and_go_and_so_does_their_kind(plane: Plane, tmp_path: Path) -> None:
-    await install(plane, "inferencepools")
+    await install(plane.api, "inferencepools")
     own = await shipped_account(plane, tmp_path)
     await plane.kubectl.apply(POOL)
     await plane.kubectl.apply(service("bystander"))
@@ -164,7 +164,7 @@ async def test_objectives_come_change_and_go_and_so_does_their_kind(plane: Plane
             await until(ready, timeout=40, what="a picker is ready with a Role that lacks the kind", interval=0.1)
         await plane.kubectl.apply({**older, "rules": role["rules"]})
         for _ in range(2):  # the kind comes, goes and comes again
-            await install(plane, "inferenceobjectives")
+            await install(plane.api, "inferenceobjectives")
             await plane.kubectl.apply(objective("live", "bystander", priority=10))
             await plane.kubectl.apply(objective("batch", "other", priority=-1))
             await plane.kubectl.apply(objective("unset", "other"))

@@ -29,8 +29,9 @@ names a fault or a load, the limit at which it passes, the last measurement, and
 
 A *story* is one service's life on a real API server, with the shipped operator behind a fault proxy: the service is created, a
 canary is promoted, a canary is rolled back by an alert of severity `page`, the service is scaled and deleted. Each of these
-parts is a chapter. Row 2 has three more stories (`tests/faults/stories.py`): what people do by hand, replicas with a warm spare to zero
-and back, and canaries that the guard judges by requests through a real gateway. A story passes when all of this holds:
+parts is a chapter. Row 2 has five more stories (`tests/faults/lives.py`): what people do by hand; replicas with a warm spare to zero
+and back; canaries that the guard judges by requests through a real gateway; replicas of two pods each, made from a LeaderWorkerSet;
+traffic split by an HTTPRoute. A story passes when all of this holds:
 
 - Its end states after each chapter are those of runs without faults. So are the numbers of the operator's creations and
   deletions, by the API server's audit log.

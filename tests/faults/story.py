@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -44,6 +44,7 @@ class Story:
     machine was at its begin (`faults.runs.pace`)."""
 
     chapters: ClassVar[tuple[str, ...]] = CHAPTERS
+    kinds: ClassVar[Mapping[str, str]] = KINDS  # whose objects are the state
     api: Api
     operator: Operator
     timeout: float = 60.0
@@ -108,7 +109,7 @@ class Story:
     async def state(self) -> dict[str, Document]:
         """Return every object of the namespace that belongs to the story, by kind and name."""
         documents: dict[str, Document] = {}
-        for kind, path in KINDS.items():
+        for kind, path in self.kinds.items():
             for item in (await self.api.get(path.format(self.namespace)))["items"]:
                 name = item["metadata"]["name"]
                 if kind == "Service" and name == "kubernetes":
@@ -129,15 +130,15 @@ class Story:
                 raise NotConverged(f"{self.namespace}: not within {self.timeout:.0f} s: {what}; {view.line()}")
             await asyncio.sleep(0.2)
 
+    def spec(self) -> Document:
+        """Return what the service's spec has beside the sample's."""
+        rollout = {"steps": [{"weight": 50}], "guard": {}, "alerts": {"matchLabels": {"severity": "page"}}}
+        return {"traffic": {"retries": RETRIES}, "rollout": rollout}
+
     async def _create(self) -> None:
         document = sample()
         document["metadata"] = {"name": NAME, "namespace": self.namespace}
-        document["spec"]["traffic"] = {"retries": RETRIES}
-        document["spec"]["rollout"] = {
-            "steps": [{"weight": 50}],
-            "guard": {},
-            "alerts": {"matchLabels": {"severity": "page"}},
-        }
+        document["spec"] |= self.spec()
         await self.api.create(f"{GROUP}/namespaces/{self.namespace}/inferenceservices", document)
         await self.until("Ready", lambda v: v.is_true("Ready") and quiet(v))
 

@@ -128,7 +128,7 @@ JOBS = (
     program("proofs", "the reliability table's tests at the campaign's size", 300, "faults.proofs", (), 30, ("--small",)),
     program("campaign", "every fault of the reliability table", 180, "faults.campaign", ("--private", "campaign"), 8,
             ("--private", "campaign", "--row", "5")),
-    program("stories", "three more lives of a service, killed at every write", 45, "faults.stories", (), 8,
+    program("stories", "five more lives of a service, killed at every write", 75, "faults.stories", (), 8,
             ("--kind", "actions", "--every", "15")),
     Job("peers", "vLLM and llama.cpp for bench-engine-cpu", 40, ("{python}", "bench/peers.py"), 0, None),
     Job("routers", "nginx and other routers for bench-gateway", 5, ("{python}", "bench/gateway.py", "--make-peers"), 0, None),
