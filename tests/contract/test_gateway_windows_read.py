@@ -1,6 +1,6 @@
 """Protects what arrived from being counted twice: gateways that fall silent one by one are asked again and again. And what is
 judged from clocks: neither a gateway's nor the operator's that jumps by hours freezes the windows or moves them away, and the
-requests of gateways whose clocks differ are judged together."""
+requests of gateways whose clocks differ are judged together. A gateway that is away does not fill the log."""
 
 from __future__ import annotations
 
@@ -157,3 +157,18 @@ async def test_neither_gateway_alone_shows_what_both_together_show(gateways: Gat
     assert len({piece.instance for piece in slices}) == 2
     starts = {piece.instance: max(one.start for one in slices if one.instance == piece.instance) for piece in slices}
     assert max(starts.values()) - min(starts.values()) <= 4.0, "both are in the operator's time"
+
+
+async def test_a_gateway_that_is_away_is_logged_once_a_minute_and_not_for_each_service(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    async with aiohttp.ClientSession() as session:
+        windows = GatewayWindows(session, lambda: now)
+        for second in range(0, 120, 5):
+            now = float(second)
+            for number in range(20):
+                assert await windows.read(["127.99.9.9"], "default", f"service-{number}", judged=False) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "gateway 127.99.9.9: does not answer: ClientConnectorError"
+    ] * 2

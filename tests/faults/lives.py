@@ -167,3 +167,15 @@ class Routes(Story):
         spec["traffic"] = {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "edge"}]}}
         spec["rollout"]["route"] = {"header": {"x-canary": "always"}}
         return spec
+
+    async def state(self) -> dict[str, Document]:
+        """Say of each route whether the gateway has accepted its present generation. How many generations there were depends on
+        how fast one state of a rollout followed another."""
+        documents = await super().state()
+        for name, document in documents.items():
+            if name.startswith("HTTPRoute/"):
+                generation = document["metadata"].pop("generation")
+                for parent in (document.get("status") or {}).get("parents") or ():
+                    for condition in parent["conditions"]:
+                        condition["observedGeneration"] = condition["observedGeneration"] == generation
+        return documents

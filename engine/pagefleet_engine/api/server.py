@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from pagefleet_contract.headers import ATTEMPT_HEADER, REQUEST_ID_HEADER
+from pagefleet_contract.names import IS_SLEEPING_PATH, SLEEP_PATH, WAKE_PATH
 from pagefleet_engine.api.backend.drain import Drain
 from pagefleet_engine.api.backend.engine import EngineClient
 from pagefleet_engine.api.backend.models import Models
@@ -171,9 +172,9 @@ class Server:
         post("/v1/load_lora_adapter", self._admin.load_adapter)
         post("/v1/unload_lora_adapter", self._admin.unload_adapter)
         post("/drain", self._admin.drain)
-        post("/sleep", self._admin.sleep)
-        post("/wake_up", self._admin.wake_up)
-        get("/is_sleeping", self._admin.is_sleeping)
+        post(SLEEP_PATH, self._admin.sleep)
+        post(WAKE_PATH, self._admin.wake_up)
+        get(IS_SLEEPING_PATH, self._admin.is_sleeping)
         get("/v1/models", observation.models)
         get("/v1/models/{model:.+}", observation.model)
         get("/health", observation.health)

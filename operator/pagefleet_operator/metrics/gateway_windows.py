@@ -45,6 +45,7 @@ MAX_OWN_BUCKETS, TRIMMED_OWN_BUCKETS = 300_000, 200_000
 SHORT = 16 << 10  # characters of an answer whose slices are read in one turn of the event loop
 PAST_SECONDS = reference.RETAINED_SECONDS + 60.0  # before a rollout, whose load-adjusted times the judgement uses
 PAST_READS = 3  # so often they are requested again before they are given up
+REMIND_SECONDS = 60.0  # between two log lines that say the same of a gateway
 MAX_SKEW_SECONDS = 5.0  # between the clocks of a gateway and of the operator
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ class GatewayWindows:
         self._attained: dict[ServiceKey, Attainment] = {}
         self._loads: dict[ServiceKey, ServiceLoad] = {}  # of the last reading
         self._buckets: dict[ServiceKey, int] = {}  # of all retained histograms
+        self._warnings: dict[str, tuple[str, float]] = {}  # of the last minute, by address, with its time
 
     async def read(
         self,
@@ -245,12 +247,20 @@ class GatewayWindows:
             latest = known.start if again else max(known.start, self._clock() - known.skew - LATEST_SECONDS)
             self._newest.setdefault(key, {})[address] = replace(known, start=latest, past_reads=0)
             left = "its past is not read again" if again else f"only its latest {LATEST_SECONDS:g} s are read"
-            log.warning("gateway %s: %s; %s", address, error, left)
+            self._warn(address, f"{error}; {left}")
         except (FetchError, ValueError, RecursionError) as error:
             if again:
                 self._newest.setdefault(key, {})[address] = replace(known, past_reads=known.past_reads - 1)
-            log.warning("gateway %s: %s", address, error or type(error).__name__)
+            self._warn(address, str(error) or type(error).__name__)
         return None
+
+    def _warn(self, address: str, message: str) -> None:
+        """Log what is wrong with a gateway. Every service reads it every few seconds: the same message is logged once a minute."""
+        now = self._clock()
+        self._warnings = {one: said for one, said in self._warnings.items() if now - said[1] < REMIND_SECONDS}
+        if self._warnings.get(address, ("",))[0] != message:
+            self._warnings[address] = message, now
+            log.warning("gateway %s: %s", address, message)
 
 
 def _answer(document: Mapping[str, Any], found: Sequence[Slice]) -> GatewayAnswer | None:

@@ -206,3 +206,14 @@ class Cluster:
             bucket = bucket_of(0.1 * slow * self.source.lognormvariate(0, 0.3))
             histogram[bucket] = histogram.get(bucket, 0) + 1
         return Slice("g", self.now - TICK, TICK, revision, "s", requests, 0, {"ttft": histogram})
+
+
+def started(steps: list[dict[str, Any]] | None = None, **rollout: Any) -> Cluster:
+    """Return a cluster whose first revision serves, and whose spec just asked for a second one."""
+    cluster = Cluster(1)
+    cluster.until(lambda status: bool(status.traffic))
+    if steps is not None:
+        cluster.spec["rollout"]["steps"] = steps
+    cluster.spec["rollout"].update(rollout)
+    cluster.edit(2)
+    return cluster

@@ -4,12 +4,11 @@ refusal to confuse query heads with KV heads."""
 from __future__ import annotations
 
 import json
-import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.model_configs import LLAMA_3_8B
 from typer.testing import CliRunner
 
 from pagefleet_cli.base.errors import CommandError
@@ -19,15 +18,10 @@ from pagefleet_cli.plan.accelerators import GB, Accelerator, accelerator
 from pagefleet_cli.plan.memory import Load
 from pagefleet_cli.plan.report import Request, lines, plan, warnings
 from pagefleet_cli.plan.shape import Shape, from_config, from_sizes
-from pagefleet_cli.plan.source import precision, read
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 
-LLAMA_3_8B = {
-    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
-    "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192, "torch_dtype": "bfloat16",
-}  # fmt: skip
 MIXTRAL_8X7B = {
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
     "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
@@ -206,74 +200,6 @@ def test_confused_heads_are_refused_or_doubted() -> None:
     assert from_sizes(32, 32, 8, 128, 4096, 128256, 8 * 10**9).warnings == ()
     silent = {key: value for key, value in LLAMA_3_8B.items() if key != "num_key_value_heads"}
     assert "num_key_value_heads" in from_config(silent, "llama").warnings[0]
-
-
-def test_the_hugging_face_cache_is_read_without_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "models--org--model"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs/main").write_text("abc\n")
-    (folder / "snapshots/abc").mkdir(parents=True)
-    (folder / "snapshots/abc/config.json").write_text(json.dumps(LLAMA_3_8B))
-    (folder / "snapshots/abc/model.safetensors.index.json").write_text('{"metadata": {"total_size": 16060522496}}')
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    shape, held = read("hf://org/model")
-    assert (shape.stored, held, shape.parameters) == (16_060_522_496, "bf16", 8_030_261_248)
-    with pytest.raises(CommandError, match="not in the cache"):
-        read("hf://org/other")
-
-
-def test_a_gguf_file_says_its_own_sizes(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.gguf"
-    path.write_bytes(gguf({"block_count": 2, "attention.head_count": 4, "attention.head_count_kv": 2,
-                           "embedding_length": 64, "context_length": 128},
-                          {"token_embd.weight": (64, 10), "blk.0.attn_q.weight": (64, 64), "blk.0.attn_norm.weight": (64,)}))  # fmt: skip
-    shape, held = read(str(path))
-    assert (shape.layers, shape.heads, shape.kv_heads, shape.head_dim) == (2, 4, 2, 16)
-    assert (shape.linear, shape.others, shape.longest, held) == (4096, 704, 128, None)
-    assert shape.stored == path.stat().st_size
-
-
-def gguf(numbers: dict[str, int], tensors: dict[str, tuple[int, ...]]) -> bytes:
-    """Return a GGUF file of a llama with zeros for weights."""
-
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value)) + value.encode()
-
-    whole = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(numbers) + 1)
-    whole += text("general.architecture") + struct.pack("<I", 8) + text("llama")
-    for name, number in numbers.items():
-        whole += text(f"llama.{name}") + struct.pack("<II", 4, number)
-    for name, shape in tensors.items():
-        whole += (
-            text(name)
-            + struct.pack("<I", len(shape))
-            + struct.pack(f"<{len(shape)}Q", *shape)
-            + struct.pack("<IQ", 0, 0)
-        )
-    return whole + bytes(64 * 64 * 4 + 64)
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"quant_method": "awq", "bits": 4}, "awq"),
-        ({"quant_method": "gptq", "bits": 4}, "awq"),
-        ({"quant_method": "fp8"}, "fp8"),
-        (None, "bf16"),
-    ],
-)
-def test_a_checkpoint_says_how_it_is_quantised(config: dict[str, Any] | None, expected: str) -> None:
-    assert precision({"quantization_config": config}) == expected
-
-
-def test_an_unknown_quantisation_is_not_guessed(tmp_path: Path) -> None:
-    strange = {**LLAMA_3_8B, "quantization_config": {"quant_method": "gptq", "bits": 3}}
-    assert precision(strange) is None
-    (tmp_path / "config.json").write_text(json.dumps(strange))
-    refused = CliRunner().invoke(app, ["plan", str(tmp_path)])
-    assert refused.exit_code == 1
-    assert "give --weights" in refused.stderr
-    assert CliRunner().invoke(app, ["plan", str(tmp_path), "--weights", "int8"]).exit_code == 0
 
 
 SIZES = ("--layers", "32", "--heads", "32", "--hidden", "4096", "--params", "8.03B")

@@ -5,21 +5,12 @@ from __future__ import annotations
 
 import re
 
-from support.virtual.cluster import Cluster
+from support.virtual.cluster import Cluster, started
 
 from pagefleet_operator.domain.status.codec import time_to_the_second
 from pagefleet_operator.domain.status.status import Phase
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
-
-
-def started(**rollout: object) -> Cluster:
-    """Return a cluster whose first revision serves, and whose spec asks for a second one."""
-    cluster = Cluster(1)
-    cluster.until(lambda status: bool(status.traffic))
-    cluster.spec["rollout"].update(rollout)
-    cluster.edit(2)
-    return cluster
 
 
 def last(cluster: Cluster, kind: str) -> str:

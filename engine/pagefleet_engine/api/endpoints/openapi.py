@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from pagefleet_contract.names import IS_SLEEPING_PATH, SLEEP_PATH, WAKE_PATH
 from pagefleet_engine.api.parameters import others, pins
 from pagefleet_engine.api.parameters.body import TIMEOUT_HEADER
 from pagefleet_engine.api.parameters.fields import Table
@@ -212,9 +213,9 @@ def _administration() -> Json:
         "/v1/unload_lora_adapter": {
             "post": _operation(_object(["id", "deleted"]), allowed, _body(others.UNLOAD_ADAPTER, refused, ()))
         },
-        "/sleep": {"post": {**_operation(asleep, (400, 401, 409, 503)), "parameters": [level]}},
-        "/wake_up": {"post": _operation(asleep, (401, 503))},
-        "/is_sleeping": {"get": _operation(asleep, (401,))},
+        SLEEP_PATH: {"post": {**_operation(asleep, (400, 401, 409, 503)), "parameters": [level]}},
+        WAKE_PATH: {"post": _operation(asleep, (401, 503))},
+        IS_SLEEPING_PATH: {"get": _operation(asleep, (401,))},
         "/drain": {"post": _operation(status, (401,), success=202)},
     }
 

@@ -1,0 +1,84 @@
+"""Protects what `pagefleet plan` reads of a model: a folder of the Hugging Face cache, a GGUF file, how its weights are quantised."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.model_configs import LLAMA_3_8B
+from typer.testing import CliRunner
+
+from pagefleet_cli.base.errors import CommandError
+from pagefleet_cli.main import app
+from pagefleet_cli.plan.source import precision, read
+
+
+def test_the_hugging_face_cache_is_read_without_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "models--org--model"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("abc\n")
+    (folder / "snapshots/abc").mkdir(parents=True)
+    (folder / "snapshots/abc/config.json").write_text(json.dumps(LLAMA_3_8B))
+    (folder / "snapshots/abc/model.safetensors.index.json").write_text('{"metadata": {"total_size": 16060522496}}')
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    shape, held = read("hf://org/model")
+    assert (shape.stored, held, shape.parameters) == (16_060_522_496, "bf16", 8_030_261_248)
+    with pytest.raises(CommandError, match="not in the cache"):
+        read("hf://org/other")
+
+
+def test_a_gguf_file_says_its_own_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(gguf({"block_count": 2, "attention.head_count": 4, "attention.head_count_kv": 2,
+                           "embedding_length": 64, "context_length": 128},
+                          {"token_embd.weight": (64, 10), "blk.0.attn_q.weight": (64, 64), "blk.0.attn_norm.weight": (64,)}))  # fmt: skip
+    shape, held = read(str(path))
+    assert (shape.layers, shape.heads, shape.kv_heads, shape.head_dim) == (2, 4, 2, 16)
+    assert (shape.linear, shape.others, shape.longest, held) == (4096, 704, 128, None)
+    assert shape.stored == path.stat().st_size
+
+
+def gguf(numbers: dict[str, int], tensors: dict[str, tuple[int, ...]]) -> bytes:
+    """Return a GGUF file of a llama with zeros for weights."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    whole = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(numbers) + 1)
+    whole += text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    for name, number in numbers.items():
+        whole += text(f"llama.{name}") + struct.pack("<II", 4, number)
+    for name, shape in tensors.items():
+        whole += (
+            text(name)
+            + struct.pack("<I", len(shape))
+            + struct.pack(f"<{len(shape)}Q", *shape)
+            + struct.pack("<IQ", 0, 0)
+        )
+    return whole + bytes(64 * 64 * 4 + 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "awq"),
+        ({"quant_method": "gptq", "bits": 4}, "awq"),
+        ({"quant_method": "fp8"}, "fp8"),
+        (None, "bf16"),
+    ],
+)
+def test_a_checkpoint_says_how_it_is_quantised(config: dict[str, Any] | None, expected: str) -> None:
+    assert precision({"quantization_config": config}) == expected
+
+
+def test_an_unknown_quantisation_is_not_guessed(tmp_path: Path) -> None:
+    strange = {**LLAMA_3_8B, "quantization_config": {"quant_method": "gptq", "bits": 3}}
+    assert precision(strange) is None
+    (tmp_path / "config.json").write_text(json.dumps(strange))
+    refused = CliRunner().invoke(app, ["plan", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert "give --weights" in refused.stderr
+    assert CliRunner().invoke(app, ["plan", str(tmp_path), "--weights", "int8"]).exit_code == 0
