@@ -71,7 +71,7 @@ class Simulation:
             self._ready,
             PodRules(setting.quota, scaler.removal, setting.prefix_caching),
         )
-        self.gateway = Gateway(self.pods, setting.hold, setting.held)
+        self.gateway = Gateway(self.pods, setting.hold, setting.held, setting.seed)
         self._open = 0  # requests that arrived and have not ended
         self._area, self._area_since, self._looked = 0.0, 0.0, 0.0
         self._counts: deque[int] = deque(maxlen=ARRIVAL_STEPS * SLICES + 2)
@@ -144,6 +144,7 @@ class Simulation:
 
     def _ended(self, pod: Pod, ended: Sequence[Request], now: float) -> None:
         self._open -= len(ended)
+        self.gateway.end(pod, ended)
         for request in ended:
             self._first_tokens.append((request.first, request.ttft))
         if ended and pod.phase is Phase.DRAINING:

@@ -28,14 +28,27 @@ class Arrival:
 
 
 class Request:
-    """The state of an arrival. `first` and `end` are times, NaN before; `left` prompt tokens are not computed yet. Requests of a
+    """The state of an arrival. `sent` (to its pod), `first` and `end` are times, NaN before; `left` prompt tokens are not computed yet. Requests of a
     lower `rank` go first."""
 
-    __slots__ = ("arrival", "end", "ending", "first", "generated", "held", "left", "pinned", "rank", "stop", "upto")
+    __slots__ = (
+        "arrival",
+        "end",
+        "ending",
+        "first",
+        "generated",
+        "held",
+        "left",
+        "pinned",
+        "rank",
+        "sent",
+        "stop",
+        "upto",
+    )
 
     def __init__(self, arrival: Arrival, rank: int = 0) -> None:
         self.arrival, self.rank = arrival, rank
-        self.first = self.end = float("nan")
+        self.sent = self.first = self.end = float("nan")
         self.ending = Ending.OPEN
         self.generated = 0  # tokens known when the sequence was last (re)admitted
         self.left = 0
