@@ -247,7 +247,8 @@ def _least(case: _Case, need: Demand, peak: float) -> int:
     current, steps, scaling = case.current, case.record.steps, case.scaling
     present = max(need.now, need.steady, need.ahead)
     least = math.ceil(max(peak, present) * MARGIN - 1e-9)
-    if least * MARGIN > current and scaling.stabilization is None and policies.noisy(steps, current, case.now):
+    noisy = scaling.stabilization is None and not need.falling and policies.noisy(steps, current, case.now)
+    if noisy and least * MARGIN > current:
         least = current  # noise has raised the fleet lately, and would take so small a decrease back
     if need.calm_peak is not None:
         least = min(least, math.ceil(max(need.calm_peak, present) * (1 + scaling.tolerance) - 1e-9))

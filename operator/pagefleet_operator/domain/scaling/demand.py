@@ -49,7 +49,8 @@ class Demand:
 
     `peak` is the highest need of the window before a scale-down, `calm_peak` that of a longer window. They are None
     while the readings do not cover the window. `missing` names the reading that is missing, "" when none is.
-    `first_token` is in seconds; it is None while it does not describe the replicas that serve now.
+    `first_token` is in seconds; it is None while it does not describe the replicas that serve now. `falling` says that arrivals have a
+    trend downwards, so that a lower need is no noise.
     """
 
     now: float
@@ -61,6 +62,7 @@ class Demand:
     why: str
     missing: str
     first_token: float | None
+    falling: bool
 
 
 def demand(
@@ -109,6 +111,7 @@ def demand(
         why=signals.words(situation),
         missing=_missing(totals, load),
         first_token=first_token,
+        falling=_falling(load),
     )
 
 
@@ -156,6 +159,15 @@ def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) ->
     if latest > CLEAR_RISE * present:
         rising = max(rising, latest)
     return growth, min(MAX_GROWTH, 1 + rising / present) if present > 0 else 1.0
+
+
+def _falling(load: ServiceLoad | None) -> bool:
+    """Whether arrivals fall by a trend of the latest minutes that stands out of its noise and still goes on."""
+    if load is None or load.age > STALE_LOAD:
+        return False
+    steps = load.arrivals[-int(LATEST_TREND_SECONDS / load.step) :]
+    newest = [(index * load.step, rate) for index, rate in enumerate(steps)]
+    return _slope(newest, SURE_OF_LATEST) < 0 and _slope(newest[len(newest) // 2 :], 0.0) < 0
 
 
 def _slope(points: Sequence[tuple[float, float]], sure: float) -> float:
