@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_operator.domain.analysis.adjusted.alternatives import MAX_HIT
-from pagefleet_operator.domain.analysis.adjusted.severe import Severe, severe
+from pagefleet_operator.domain.analysis.adjusted.severe import MAX_HIT, Severe, severe
 from pagefleet_operator.domain.analysis.adjusted.surges import surged
 
 SHARES = st.lists(st.floats(1e-4, 0.9), min_size=2, max_size=4).map(lambda own: sorted(own, reverse=True))

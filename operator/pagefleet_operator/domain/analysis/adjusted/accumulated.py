@@ -95,9 +95,9 @@ class Accumulated:
         self._arrived = 0 if earlier is None else scope.warm_up
         self._warm = earlier is not None
         self._waiting = (Waiting(), Waiting())
-        # The stable's requests and hits of the last RECENT_SECONDS, by threshold, by slice and in total.
+        # The stable's requests and hits of the last RECENT_SECONDS, by threshold, by slice and in total: as old as the thresholds.
         self._recent: deque[tuple[float, list[tuple[float, float]]]] = deque()
-        self._totals = [(0.0, 0.0)] * THRESHOLDS
+        self._totals: list[tuple[float, float]] = []
 
     def add(self, start: float, pieces: Iterable[Slice], pods: int = 1) -> None:
         """Judge a slice's requests by what is known before it, then learn from the stable's. The canary has so many `pods`."""
@@ -224,7 +224,6 @@ class Accumulated:
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)
-        result.evidence = replace(self.evidence)
         result.reference, result.excursions = self.reference.copied(), self.excursions.copied()
         result._traffic, result._alikeness = self._traffic.copied(), self._alikeness.copied()
         result.suspects = self.suspects.copied()

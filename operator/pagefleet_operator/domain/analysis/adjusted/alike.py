@@ -38,9 +38,9 @@ class Alikeness:
     @property
     def correlation(self) -> float:
         """The intraclass correlation of the hits of two pods, from 0 to 1."""
-        pods = self._watched / self._windows if self._windows else 1.0
-        if pods <= 1 or self._single <= 0:
+        if self._single <= 0 or self._watched <= self._windows:
             return 0.0
+        pods = self._watched / self._windows
         found = (self._together / self._single - 1) / (pods - 1)
         return min(1.0, max(0.0, found)) * self._windows / (self._windows + SURE_WINDOWS)
 

@@ -14,7 +14,6 @@ SEVERE = THRESHOLDS * len(ODDS)  # the place of the bet on all multiples togethe
 COUNT = SEVERE + 1  # alternatives: those of the first threshold, then those of the second, ..., then SEVERE
 SEVERE_SHARE = 0.25
 SHARES = (*((1 - SEVERE_SHARE) / SEVERE,) * SEVERE, SEVERE_SHARE)  # their prior weights
-MAX_HIT = 3.0  # of the logarithm of the likelihood ratio: one request must not decide
 MAX_SHARE = 0.98
 
 
@@ -29,4 +28,4 @@ def stakes(share: float) -> tuple[tuple[float, float], ...]:
     """Return the logarithms of the likelihood ratios of one hit and of one miss, for each of ODDS."""
     share = min(share, MAX_SHARE)
     chances = [odds * share / (1 - share + odds * share) for odds in ODDS]
-    return tuple([(min(MAX_HIT, math.log(chance / share)), math.log((1 - chance) / (1 - share))) for chance in chances])
+    return tuple([(math.log(chance / share), math.log((1 - chance) / (1 - share))) for chance in chances])

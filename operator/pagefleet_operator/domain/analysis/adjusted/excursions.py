@@ -68,7 +68,7 @@ class Excursions:
         known = self._open.setdefault(pod, {})
         self._newest[pod] = start
         # An alternative without an excursion and without a gain stays as it is.
-        for place in {*known, *gains} if known else gains:
+        for place in {*known, *gains}:
             before, peak = known.get(place, (0.0, 0.0))
             total = before + ratios[place]
             if total > peak:

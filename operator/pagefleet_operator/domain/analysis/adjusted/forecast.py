@@ -21,7 +21,7 @@ def forecast(slices: Sequence[Slice], stable: str, guard: LatencyGuard, weight: 
     own = [piece for piece in slices if piece.revision == stable and piece.possible]
     newest = max((piece.start for piece in own), default=0.0)
     reference = Reference()
-    for piece in sorted(own, key=lambda piece: piece.start):
+    for piece in own:
         if piece.adjusted and piece.start > newest - RETAINED_SECONDS:
             reference.add(piece.start, {name: counts.relative for name, counts in piece.load.items()})
     if sum(sketch.total(entry) for entry in reference.strata.values()) < MIN_STABLE / (1 - guard.quantile):

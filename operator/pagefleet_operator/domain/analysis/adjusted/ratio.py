@@ -73,8 +73,7 @@ def requests_needed(stable: Mapping[str, Histogram], quantile: float, increase: 
     room = below - quantile  # how far the rank may lie above the quantile's
     if room <= 0:
         return None
-    needed = math.ceil(DEVIATIONS**2 * spread * quantile * (1 - quantile) / room**2)
-    return max(needed, math.ceil((DEVIATIONS**2 * spread * quantile) / (1 - quantile)))
+    return math.ceil(DEVIATIONS**2 * spread * quantile * (1 - quantile) / room**2)
 
 
 def _weighted_quantile(stable: Mapping[str, Histogram], weights: Mapping[str, float], quantile: float) -> float:

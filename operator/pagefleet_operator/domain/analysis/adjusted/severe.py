@@ -17,9 +17,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagefleet_operator.domain.analysis.adjusted.alternatives import MAX_HIT
-
 K = 0.25  # the smaller, the more a slow request earns and the more a quick one costs
+MAX_HIT = 3.0  # of the logarithm of a request's factor: one request must not decide
 
 
 @dataclass(frozen=True)

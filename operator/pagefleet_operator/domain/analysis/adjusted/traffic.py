@@ -31,8 +31,7 @@ class PodTraffic:
 
     def add(self, start: float, pieces: Iterable[Slice]) -> None:
         """Add the requests of the slices of one start."""
-        if self._known:
-            self._total *= math.exp((self._now - start) / FORGOTTEN_SECONDS)
+        self._total *= math.exp((self._now - start) / FORGOTTEN_SECONDS)
         self._now = start
         for piece in pieces:
             for pod, own in piece.pods.items():
