@@ -20,6 +20,8 @@ from support.cluster.gateway_api_kinds import GATEWAY
 from support.cluster.pod_engines import PodEngines
 from support.sample_service import sample
 
+from pagefleet_local.fleet.view import View
+
 
 class LongerStory(Story):
     """A story whose service has `scaling` and `rollout` of its own."""
@@ -167,6 +169,9 @@ class Routes(Story):
         spec["traffic"] = {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "edge"}]}}
         spec["rollout"]["route"] = {"header": {"x-canary": "always"}}
         return spec
+
+    def settled(self, view: View) -> bool:
+        return super().settled(view) and view.is_true("RouteAccepted")
 
     async def state(self) -> dict[str, Document]:
         """Say of each route whether the gateway has accepted its present generation. How many generations there were depends on

@@ -93,9 +93,13 @@ class Story:
             still = flat(before) == flat(state) and all(
                 caught_up(name.partition("/")[0], one) for name, one in state.items()
             )
-            if still and (not service.document or (service.is_true("Ready") and quiet(service))):
+            if still and (not service.document or self.settled(service)):
                 return state
         raise NotConverged(f"{self.namespace}: never still")
+
+    def settled(self, view: View) -> bool:
+        """Whether the status says that nothing is under way."""
+        return view.is_true("Ready") and quiet(view)
 
     @property
     def serves(self) -> bool:
