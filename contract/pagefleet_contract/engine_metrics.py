@@ -128,13 +128,14 @@ HIGHER_FIRST, LOWER_FIRST = "higher", "lower"
 class Engine:
     """Where a pod's engine listens, and what its metrics are called; None: it reports nothing. `priority` is HIGHER_FIRST or
     LOWER_FIRST; "": the engine takes no priority in a request. `prefill_from` is the number of uncached prompt tokens from which
-    on a prefill pod is asked; 0 for a pod that is none.
+    on a prefill pod is asked; 0 for a pod that is none. `prefills_all`: a prefill pod whose decode pods compute no prompt themselves.
     """
 
     port: int = ENGINE_PORT
     metrics: EngineMetrics | None = OURS
     priority: str = ""
     prefill_from: int = 0
+    prefills_all: bool = False
 
 
 def selector(text: str) -> Selector:
@@ -167,6 +168,8 @@ def annotation(engine: Engine) -> str:
         document["priority"] = engine.priority
     if engine.prefill_from:
         document["prefillFrom"] = engine.prefill_from
+    if engine.prefills_all:
+        document["prefillsAll"] = True
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
@@ -184,11 +187,12 @@ def engine_from(annotation: str) -> Engine:
     first = priority if priority in (HIGHER_FIRST, LOWER_FIRST) else ""
     least = document.get("prefillFrom")
     prefill_from = least if type(least) is int and least > 0 else 0
+    rest = (first, prefill_from, document.get("prefillsAll") is True)
     try:
         named = document.get("metrics")
-        return Engine(port, metrics_from(named) if named else None, first, prefill_from)
+        return Engine(port, metrics_from(named) if named else None, *rest)
     except (ValueError, TypeError, AttributeError):
-        return Engine(port, None, first, prefill_from)
+        return Engine(port, None, *rest)
 
 
 def engine_of(pod: Mapping[str, Any]) -> Engine:

@@ -1,4 +1,4 @@
-"""The two legs of a request as bodies: what the prefill pod is asked, and what the decode engine is asked. Pure.
+"""The two legs of a request to vLLM as bodies: what the prefill pod is asked, and what the decode engine is asked. Pure.
 
 The names are vLLM's. The prefill leg asks for one token, whose KV pages stay for the decode leg. Its answer holds the parameters
 by which the decode engine fetches these pages, and the sidecar passes them on as they are. Source of the bodies: the proxy that vLLM tests
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.disaggregation import SPLIT_PATHS
+from pagefleet_sidecar.documents import document_of
 
 PARAMS = "kv_transfer_params"
 REMOTE_DECODE: Mapping[str, Any] = {
@@ -25,21 +26,6 @@ REMOTE_DECODE: Mapping[str, Any] = {
 # What one token needs no more, or would be refused beside it.
 DROPPED = ("stream_options", "min_tokens", "min_completion_tokens")
 ALONE = ("prompt_logprobs", "echo", "use_beam_search")  # with one of them a decode pod computes the prompt itself
-
-
-def document_of(body: bytes) -> dict[str, Any] | None:
-    """Return the object that a body is; None for any other body."""
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
-
-
-def may_name_params(body: bytes) -> bool:
-    """Whether a body may have a field of PARAMS. A name can be written with escapes, and JSON may be UTF-16 or UTF-32, which have
-    zero bytes: their mere presence counts."""
-    return PARAMS.encode() in body or b"\\u" in body or b"\0" in body
 
 
 def is_split(path: str, document: Mapping[str, Any]) -> bool:

@@ -7,19 +7,30 @@ import argparse
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from pagefleet_contract.disaggregation import DEFAULT_PREFILL_TIMEOUT, SIDECAR_COMMAND, SPARE_FLAG
+from pagefleet_contract.disaggregation import (
+    BOOTSTRAP,
+    DEFAULT_PREFILL_TIMEOUT,
+    DEFAULT_PROTOCOL,
+    KV_TRANSFER_PARAMS,
+    PROTOCOL_FLAG,
+    SIDECAR_COMMAND,
+    SPARE_FLAG,
+)
 from pagefleet_contract.names import ENGINE_PORT, SIDECAR_ENGINE_PORT
 from pagefleet_contract.quantity import seconds
+from pagefleet_sidecar.at_once import AtOnce
 from pagefleet_sidecar.guard import Guard
+from pagefleet_sidecar.in_turn import InTurn
 from pagefleet_sidecar.proxy import Proxy, Settings
 
 POLL_SECONDS = 0.5
 MAX_HEADER_BYTES = 64 * 1024  # uvicorn's bound
+PROTOCOLS: Mapping[str, type[Proxy]] = {KV_TRANSFER_PARAMS: InTurn, BOOTSTRAP: AtOnce}
 log = logging.getLogger("pagefleet-sidecar")
 
 
@@ -32,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--engine-port", type=int, default=SIDECAR_ENGINE_PORT, help="of the engine in this pod")
     root.add_argument("--prefill-port", type=int, default=ENGINE_PORT, help="of the engines in prefill pods")
     root.add_argument("--prefill-timeout", type=seconds, default=seconds(DEFAULT_PREFILL_TIMEOUT), metavar="DURATION")
+    root.add_argument(
+        PROTOCOL_FLAG, choices=sorted(PROTOCOLS), default=DEFAULT_PROTOCOL, help="how the engines' two legs meet"
+    )
     root.add_argument(
         SPARE_FLAG,
         action="store_true",
@@ -73,7 +87,7 @@ async def _main(arguments: argparse.Namespace) -> None:
     settings = Settings(
         arguments.revision, arguments.engine_port, arguments.prefill_timeout, prefill_port=arguments.prefill_port
     )
-    proxy = Guard(settings) if arguments.spare else Proxy(settings)
+    proxy = Guard(settings) if arguments.spare else PROTOCOLS[arguments.protocol](settings)
     async with listening(proxy, None, arguments.port):
         await stop.wait()
         log.info("stopping after the engine: %d requests are in flight", proxy.in_flight)

@@ -28,9 +28,10 @@ from pagefleet_gateway.cluster.state import Pod
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.prefill import prefill_deployment
+from pagefleet_sidecar.in_turn import InTurn
 from pagefleet_sidecar.legs import REMOTE_DECODE
 from pagefleet_sidecar.main import listening
-from pagefleet_sidecar.proxy import Proxy, Settings
+from pagefleet_sidecar.proxy import Settings
 
 CACHE = Path(os.environ.get("PAGEFLEET_CACHE") or Path("~/.cache/pagefleet").expanduser())
 PYTHON = Path(os.environ.get("PAGEFLEET_VLLM_PYTHON") or CACHE / "peers/vllm/bin/python")
@@ -145,7 +146,7 @@ async def split(folder: Path) -> AsyncIterator[tuple[Fleet, VLLM, VLLM]]:
         for engine in (prefill, decode):
             await until(lambda engine=engine: engine.healthy(fleet.http), START_SECONDS)  # type: ignore[misc]
         settings = Settings(STABLE, decode.port, 60.0, prefill_port=prefill.port, engine_host=decode.host)
-        port = await fleet.stack.enter_async_context(listening(Proxy(settings), decode.host, 0))
+        port = await fleet.stack.enter_async_context(listening(InTurn(settings), decode.host, 0))
         fleet.state.replace_pods([decode.pod(port, prefills=False), prefill.pod(prefill.port, prefills=True)])
         await until(lambda: bool(fleet.serving()))
         yield fleet, prefill, decode

@@ -325,7 +325,19 @@ ENGINE_EXAMPLES = (
         Example("spec.model.adapters", "on several nodes", {**NODES, "model.adapters": ADAPTERS}, accepted)
         for accepted in ({**NODES, "model.adapters": []}, {**GPU, "model.adapters": ADAPTERS})
     ),
-    *unsupported("engine.disaggregation", {"prefill": {"replicas": 1}}, {}, SGLANG, TGI, CUSTOM),
+    *unsupported("engine.disaggregation", {"prefill": {"replicas": 1}}, {}, TGI, CUSTOM),
+    Example(
+        "spec.engine.disaggregation.minPromptTokens",
+        "not supported by runtime sglang",
+        {**SGLANG, "engine.disaggregation": {"prefill": {"replicas": 1}, "minPromptTokens": 64}},
+        {**SGLANG, **SPLIT},
+    ),
+    Example(
+        "spec.engine.disaggregation",
+        "with runtime sglang",
+        {"engine.runtime": "sglang", "engine.image": "x", **SPLIT},
+        {**SGLANG, **SPLIT},
+    ),
     Example(
         "spec.engine.disaggregation",
         "needs replicas of one pod",

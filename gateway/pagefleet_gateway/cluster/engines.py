@@ -57,7 +57,9 @@ class Engine:
     kv_pages_blank: Reader | None = None
     kv_pages_cached: Reader | None = None
     priority: str = ""  # which `priority` of a request it serves first: HIGHER_FIRST, LOWER_FIRST, or "" for none
-    prefill_from: int = DEFAULT_MIN_PROMPT_TOKENS  # uncached prompt tokens from which on a prefill pod is asked
+    prefill_from: int = (
+        DEFAULT_MIN_PROMPT_TOKENS  # uncached prompt tokens from which on a prefill pod is asked; 0: always
+    )
 
 
 OWN_ENGINE = Engine()
@@ -76,7 +78,7 @@ def engine_from(text: str) -> Engine:
     if not text:
         return OWN_ENGINE
     engine = engine_metrics.engine_from(text)
-    metrics, least = engine.metrics, engine.prefill_from or DEFAULT_MIN_PROMPT_TOKENS
+    metrics, least = engine.metrics, 0 if engine.prefills_all else engine.prefill_from or DEFAULT_MIN_PROMPT_TOKENS
     if metrics is None or not metrics.running or not metrics.waiting:
         return Engine(engine.port, scraped=False, priority=engine.priority, prefill_from=least)
     return Engine(

@@ -41,7 +41,7 @@ class Pick:
     forced: bool = False  # `rollout.route.header` has sent it to the canary
     peak_output_tokens: int = 0  # the cap of its new tokens; 0: none
     edits: tuple[Edit, ...] = ()  # changes of its body
-    prefill: tuple[Pod, ...] = ()  # one prefill pod at most of each revision that the request or its copy may go to
+    prefill: tuple[Pod, ...] = ()  # of each revision that the request or its copy may go to, the best prefill pod first
 
     def prefill_of(self, pod: Pod) -> Pod | None:
         """Return the prefill pod that a decode pod asks; None where it computes the prompt itself."""

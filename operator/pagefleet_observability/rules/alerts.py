@@ -91,8 +91,8 @@ REVISIONS = Group(
             f"{PREFILLS_FAILED} / {PREFILLS} > 0.1 and {PREFILLS} > {MIN_RATE}",
             "10m",
             f"{REVISION}: {SHARE} of long prompts are not computed by its prefill pods",
-            "Prefill pods are not reached, take too long or fail: the decode pods compute these prompts themselves, and other streams"
-            " wait for that.",
+            "Prefill pods are not reached, take too long or fail. vLLM's decode pods compute these prompts themselves, and other streams"
+            " wait for that; with SGLang such requests fail.",
         ),
         Alert(
             "PagefleetPrefillPodsNotReady",
@@ -100,8 +100,8 @@ REVISIONS = Group(
             f"{_replicas('ready', metric=PREFILL_PODS)} / {_replicas('desired', '10m', PREFILL_PODS)} < 0.5",
             "10m",
             f"{REVISION}: {SHARE} of its prefill pods are ready",
-            "Fewer than half of a revision's prefill pods have been ready for ten minutes: without one the decode pods compute every"
-            " long prompt themselves.",
+            "Fewer than half of a revision's prefill pods have been ready for ten minutes: without one vLLM's decode pods compute every"
+            " long prompt themselves, and with SGLang every request fails.",
         ),
         Alert(
             "PagefleetPrefillQueueLong",

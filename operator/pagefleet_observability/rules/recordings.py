@@ -18,9 +18,7 @@ WINDOWS = ("5m", "30m", "1h", "6h")
 REQUESTS = "pagefleet_gateway_requests_total"
 OBJECTIVE = "namespace, service, objective"
 ALLOWED = "pagefleet_gateway_slo_allowed_ratio"
-FALLBACKS = (
-    "unreached|timeout|failed|avoided"  # outcomes of prompts that decode pods compute because prefill pods did not
-)
+FALLBACKS = "unreached|timeout|failed|avoided|unnamed"  # outcomes of prompts that no prefill pod has computed
 OF_REVISIONS = '{revision!=""}'  # without prefill pods, which have labels of their own
 PREFILL_QUEUE = "revision:pagefleet_prefill_waiting:mean"
 BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d")

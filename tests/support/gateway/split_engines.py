@@ -21,8 +21,9 @@ from support.gateway.fleet import Fleet, chunk, completion, until
 
 from pagefleet_gateway.cluster.engines import Engine as Metrics
 from pagefleet_gateway.cluster.state import Pod
+from pagefleet_sidecar.in_turn import InTurn
 from pagefleet_sidecar.main import listening
-from pagefleet_sidecar.proxy import Proxy, Settings
+from pagefleet_sidecar.proxy import Settings
 
 PARAMS = "kv_transfer_params"
 LEAST = 64  # uncached prompt tokens from which on a prefill pod is asked
@@ -159,11 +160,11 @@ class Split:
     fleet: Fleet
     timeout: float = 5.0
     port: int = field(default_factory=free_port)
-    proxies: list[Proxy] = field(default_factory=list)
+    proxies: list[InTurn] = field(default_factory=list)
 
     async def decode(self, revision: str, **options: Any) -> VLLM:
         engine = await self._engine(revision, **options)
-        proxy = Proxy(Settings(revision, engine.port, self.timeout, prefill_port=self.port, engine_host=engine.host))
+        proxy = InTurn(Settings(revision, engine.port, self.timeout, prefill_port=self.port, engine_host=engine.host))
         self.proxies.append(proxy)
         port = await self.fleet.stack.enter_async_context(listening(proxy, engine.host, 0))
         pod = self._pod(engine, port, prefills=False)

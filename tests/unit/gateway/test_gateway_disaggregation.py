@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,18 @@ def test_a_prefill_pod_that_fails_is_ejected_and_tried_again_later(outcome: str,
     assert world.pick(now=6.0).prefill == (ONE,)  # on trial
     world.end(REMOTE, now=6.0)
     assert world.pick(now=6.0).prefill == (ONE,)
+
+
+def test_where_decode_pods_compute_no_prompt_every_request_has_two_prefill_pods() -> None:
+    """The second one is for the case that the first fails. One that has failed is better than none."""
+    first, second = (replace(pod, engine=Engine(prefill_from=0)) for pod in (ONE, TWO))
+    world = World(DECODE, first, second)
+    assert Counter(world.pick("hello").prefill) == Counter((first, second))
+    alone = World(DECODE, first)
+    for _ in range(3):
+        assert alone.pick("hello").prefill == (first,)
+        alone.end(UNREACHED)
+    assert World(DECODE).pick("hello").prefill == ()
 
 
 def test_both_fronts_name_it_and_a_foreign_client_cannot() -> None:

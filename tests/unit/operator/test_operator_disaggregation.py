@@ -59,7 +59,17 @@ def test_a_disaggregated_service_is_a_spec() -> None:
         ({"disaggregation": {"prefill": {"replicas": 0}}}, "spec.engine.disaggregation.prefill.replicas", "from 1 to"),
         ({"disaggregation": {"prefill": {"replicas": 1, "timeout": "1d"}}}, "spec.engine.disaggregation.prefill.timeout", "must"),
         ({"args": ['--kv-transfer-config={"kv_connector":"x"}']}, "spec.engine.args[0]", "spec.engine.disaggregation too"),
-        ({"runtime": "sglang"}, "spec.engine.disaggregation", "not supported by runtime"),
+        ({"runtime": "pagefleet"}, "spec.engine.disaggregation", "not supported by runtime"),
+        (
+            {"runtime": "sglang", "disaggregation": {"prefill": {"replicas": 1}, "minPromptTokens": 64}},
+            "spec.engine.disaggregation.minPromptTokens",
+            "not supported by runtime sglang",
+        ),
+        (
+            {"runtime": "sglang", "args": ["--disaggregation-mode=prefill"]},
+            "spec.engine.args[0]",
+            "spec.engine.disaggregation",
+        ),
     ],
 )  # fmt: skip
 def test_what_it_refuses_is_told_by_the_fields_name(engine: dict[str, Any], field: str, words: str) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_contract.disaggregation import prefill_address, prefill_header
+from pagefleet_contract.disaggregation import prefill_addresses, prefill_header
 from pagefleet_sidecar import legs
+from pagefleet_sidecar.documents import document_of, may_name
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
@@ -92,35 +93,35 @@ def test_parameters_of_a_client_are_found_however_they_are_written(
     text = json.dumps({**document, "@": {"remote_host": "mine"}}).replace('"@"', f'"{name}"')
     body = text.encode(encoding)
     assert legs.PARAMS in json.loads(body)
-    assert legs.may_name_params(body)
-    read = legs.document_of(body)
+    assert may_name(body, legs.PARAMS)
+    read = document_of(body)
     assert read is not None and legs.PARAMS not in json.loads(legs.decode_body(read, None))
 
 
-def test_the_header_names_one_pod_of_each_revision() -> None:
-    value = prefill_header([("aaaa", "10.0.0.7:8000"), ("bbbb", "[fd00::7]:8000")])
-    assert value == "aaaa@10.0.0.7:8000,bbbb@[fd00::7]:8000"
-    assert prefill_address(value, "aaaa") == "10.0.0.7:8000"
-    assert prefill_address(value, "bbbb") == "[fd00::7]:8000"
-    assert prefill_address(value, "cccc") == prefill_address("", "aaaa") == prefill_address(value, "") == ""
+def test_the_header_names_pods_of_each_revision() -> None:
+    value = prefill_header([("aaaa", "10.0.0.7:8000"), ("bbbb", "[fd00::7]:8000"), ("aaaa", "10.0.0.8:8000")])
+    assert value == "aaaa@10.0.0.7:8000,bbbb@[fd00::7]:8000,aaaa@10.0.0.8:8000"
+    assert prefill_addresses(value, "aaaa") == ("10.0.0.7:8000", "10.0.0.8:8000")
+    assert prefill_addresses(value, "bbbb") == ("[fd00::7]:8000",)
+    assert prefill_addresses(value, "cccc") == prefill_addresses("", "aaaa") == prefill_addresses(value, "") == ()
 
 
 @pytest.mark.parametrize(
     "entry", ["aaaa@metadata.internal:8000", "aaaa@10.0.0.7:22", "aaaa@10.0.0.7", "aaaa@", "aaaa", "aaaa@10.0.0.7:8000/x", "@10.0.0.7:8000"]
 )  # fmt: skip
 def test_only_an_engines_port_at_an_ip_address_is_asked(entry: str) -> None:
-    assert prefill_address(entry, "aaaa") == ""
+    assert prefill_addresses(entry, "aaaa") == ()
 
 
 @given(
     st.lists(
         st.tuples(st.sampled_from(["a1", "b2", "c3", "a12"]), st.integers(1, 250)),
         max_size=4,
-        unique_by=lambda one: one[0],
     )
 )
-def test_a_sidecar_reads_its_own_revisions_pod_and_no_other(pods: list[tuple[str, int]]) -> None:
-    named = {revision: f"10.0.0.{number}:8000" for revision, number in pods}
-    value = prefill_header(named.items())
+def test_a_sidecar_reads_its_own_revisions_pods_and_no_other(pods: list[tuple[str, int]]) -> None:
+    named = [(revision, f"10.0.0.{number}:8000") for revision, number in pods]
+    value = prefill_header(named)
     for revision in ("a1", "b2", "c3", "a12", "a"):
-        assert prefill_address(value, revision) == named.get(revision, "")
+        own = tuple(address for name, address in named if name == revision)
+        assert prefill_addresses(value, revision) == own

@@ -18,7 +18,7 @@ from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.retained import Templates, with_templates
-from pagefleet_operator.domain.runtimes import kv_transfer
+from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.runtimes.routing_sidecar import without_sidecar
 from pagefleet_operator.domain.status.observation import RevisionReading
 from pagefleet_operator.domain.status.status import PrefillRecord, RevisionRecord
@@ -42,20 +42,22 @@ def prefill_record(
 def prefill_deployment(child: Child, replicas: int, templates: Templates | None = None) -> dict[str, Any]:
     """Build the Deployment of a revision's prefill pods. `templates` are those that the revision's decode pods run with."""
     made = with_templates(deployment(child, replicas), templates)
-    split = child.spec.engine.disaggregation
-    least = (split.min_prompt_tokens if split else None) or DEFAULT_MIN_PROMPT_TOKENS
+    given, split = child.spec.engine.disaggregation, adapter_of(child.spec).split
+    least = (given.min_prompt_tokens if given else None) or DEFAULT_MIN_PROMPT_TOKENS
+    named = {"prefills_all": True} if split and split.computes_all else {"prefill_from": least}
     metadata, spec = made["metadata"], made["spec"]
     metadata |= _named(child, metadata)
     spec["selector"] = {"matchLabels": child.prefill_selector}
     template = spec["template"]
     described = template["metadata"].get("annotations", {})
-    engine = annotation(replace(engine_from(described.get(ENGINE_ANNOTATION, "")), prefill_from=least))
+    engine = annotation(replace(engine_from(described.get(ENGINE_ANNOTATION, "")), **named))
     template["metadata"] = {
         **child.with_own(child.prefill_labels),
         "annotations": {**described, ENGINE_ANNOTATION: engine},
     }
     pod = template["spec"] = without_sidecar(template["spec"])
-    pod["containers"][0]["args"] = kv_transfer.of_prefill(pod["containers"][0]["args"])
+    if split is not None:
+        pod["containers"][0]["args"] = split.of_prefill(pod["containers"][0]["args"])
     for constraint in pod.get("topologySpreadConstraints", ()):
         constraint["labelSelector"] = {"matchLabels": child.prefill_selector}
     return made

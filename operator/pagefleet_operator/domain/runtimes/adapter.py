@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pagefleet_contract.engine_metrics import EngineMetrics
@@ -40,6 +40,19 @@ class Sleep:
 
 
 @dataclass(frozen=True)
+class Split:
+    """How prompts can be computed by pods of their own (spec.engine.disaggregation).
+
+    `protocol` is that of the two legs, as the routing sidecar knows it. `of_prefill` takes the arguments of a decode pod's engine and
+    returns those of a prefill pod's. `computes_all`: decode pods compute no prompt themselves, so prefill pods compute every one.
+    """
+
+    protocol: str
+    of_prefill: Callable[[Iterable[str]], list[str]]
+    computes_all: bool = False
+
+
+@dataclass(frozen=True)
 class Adapter:
     """One engine that a revision may run on. Fields of the spec are named by their path below `spec`.
 
@@ -55,7 +68,7 @@ class Adapter:
     gives them (spec.engine.metrics). `several_nodes`: whether a replica may be several pods, and `splits_layers` whether a
     model may be split by layers. `page_tokens` are the tokens of each KV page that it reports; where that is None, they are those of
     engine.kvCache.pageSize, else `default_page_tokens` (None: not known). `fetches`: whether the engine itself fetches a model of the hub; for the others a container of the
-    pod does so before. `sleep` is None where the engine cannot be a warm spare.
+    pod does so before. `sleep` is None where the engine cannot be a warm spare, `split` where its prompts are computed where its answers are.
     """
 
     name: str
@@ -77,3 +90,4 @@ class Adapter:
     default_page_tokens: int | None = None
     fetches: bool = False
     sleep: Sleep | None = None
+    split: Split | None = None

@@ -12,6 +12,7 @@ from pagefleet_contract.engine_options import EVENTS_FLAG
 from pagefleet_contract.names import KV_EVENTS_PORT, KV_REPLAY_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
+from pagefleet_operator.domain.runtimes.launch import pod_ip
 
 FLAG, FIELD = EVENTS_FLAG, ("engine", "kvCache", "events")
 
@@ -33,7 +34,7 @@ def config(child: Child) -> str | None:
 def env(spec: RevisionSpec) -> tuple[dict[str, Any], ...]:
     if not spec.engine.kv_cache.events:
         return ()
-    return ({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},)
+    return (pod_ip("POD_IP"),)
 
 
 def ports(spec: RevisionSpec) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pagefleet_contract.names import KV_TRANSFER_PORT
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
+from pagefleet_operator.domain.runtimes.launch import pod_ip
 
 DECODE_ROLE, PREFILL_ROLE = "kv_consumer", "kv_producer"
 FLAG, FIELD = "--kv-transfer-config", ("engine", "disaggregation")
@@ -37,7 +38,7 @@ def env(spec: RevisionSpec) -> tuple[dict[str, Any], ...]:
     if spec.engine.disaggregation is None:
         return ()
     return (
-        {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        pod_ip("VLLM_NIXL_SIDE_CHANNEL_HOST"),
         {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(KV_TRANSFER_PORT)},
     )
 

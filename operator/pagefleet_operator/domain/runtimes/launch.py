@@ -50,6 +50,11 @@ def plain(name: str, value: str) -> dict[str, Any]:
     return {"name": name, "value": value}
 
 
+def pod_ip(name: str) -> dict[str, Any]:
+    """A variable with the pod's own address."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+
+
 def threads(spec: RevisionSpec) -> str:
     return str(whole(spec.resources.cpu))
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.disaggregation import (
+    DEFAULT_PROTOCOL,
+    PROTOCOL_FLAG,
     SIDECAR,
     SIDECAR_COMMAND,
     SIDECAR_LIVE_PATH,
@@ -23,6 +25,7 @@ from pagefleet_contract.names import ENGINE_PORT, SIDECAR_ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.container import http_probe, restricted
 from pagefleet_operator.domain.runtimes.adapter import Sleep
+from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, plain
 
 RESOURCES: Mapping[str, Any] = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
@@ -76,14 +79,18 @@ def _listen(engine: dict[str, Any], name: str, port: int) -> None:
 
 
 def _container(child: Child, release: str) -> dict[str, Any]:
-    split = child.spec.engine.disaggregation
-    timeout = split.prefill_timeout if split else ""
+    split, protocol = child.spec.engine.disaggregation, adapter_of(child.spec).split
+    options = {
+        "--revision": child.revision,
+        "--prefill-timeout": split.prefill_timeout if split else "",
+        PROTOCOL_FLAG: protocol.protocol if split and protocol and protocol.protocol != DEFAULT_PROTOCOL else "",
+    }
     return {
         "name": SIDECAR,
         "image": child.image or f"docker.io/pagefleet/operator:{release}",
         "imagePullPolicy": "IfNotPresent",
         "command": [SIDECAR_COMMAND],
-        "args": [f"--revision={child.revision}", *([f"--prefill-timeout={timeout}"] if timeout else [])],
+        "args": [f"{flag}={value}" for flag, value in options.items() if value],
         "env": [plain("HOME", TEMPORARY)],
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "resources": copy.deepcopy(dict(RESOURCES)),

@@ -3,13 +3,16 @@ version's wheel (tests/data/released). It has not been run here: docs/runtimes.m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from pagefleet_contract.disaggregation import BOOTSTRAP
 from pagefleet_contract.engine_metrics import HIGHER_FIRST, Engine, EngineMetrics
 from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, DEFAULT_PAGE_SIZE, MASTER_PORT
-from pagefleet_contract.names import ENGINE_PORT
+from pagefleet_contract.names import ENGINE_PORT, KV_TRANSFER_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import Model, RevisionSpec
 from pagefleet_operator.domain.runtimes import launch as common
-from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
+from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter, Split
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch, shares
@@ -19,6 +22,7 @@ from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 # Tags for other accelerators name their driver's version and card: engine.image has to say which.
 IMAGES = {"nvidia.com/gpu": "docker.io/lmsysorg/sglang:v0.5.23"}
 SLOTS_FLAG = "--max-running-requests"
+MODE, DECODE, PREFILL = "--disaggregation-mode", "decode", "prefill"
 PAGE = DEFAULT_PAGE_SIZE  # of kvCache.pages without pageSize, as with our engine
 KV_DTYPES = {"fp8": "fp8_e4m3"}  # other names are ours
 ALGORITHMS = {"draft": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
@@ -42,7 +46,7 @@ OWNED = {
     "--enable-priority-scheduling": "spec.engine.scheduling.policy",
     "--chunked-prefill-size": "spec.engine.scheduling.chunkTokens",
     "--max-queued-requests": "spec.engine.limits.queued", "--tool-call-parser": "spec.engine.toolCallParser",
-    "--api-key": "spec.engine.apiKeySecretRef", "--enable-metrics": "", "--nnodes": "spec.engine.nodes",
+    "--api-key": "spec.engine.apiKeySecretRef", "--enable-metrics": "", "--disaggregation-mode": "spec.engine.disaggregation", "--disaggregation-bootstrap-port": "", "--nnodes": "spec.engine.nodes",
     "--pipeline-parallel-size": "spec.engine.pipelineParallelSize", "--node-rank": "", "--dist-init-addr": "",
 }  # fmt: skip
 METRICS = EngineMetrics(
@@ -65,14 +69,18 @@ def launch(child: Child, _release: str) -> Launch:
     """At SIGTERM it serves what it has accepted to the end; the grace period bounds it."""
     name = child.spec.accelerator_name
     keyed = child.spec.engine.api_key is not None
-    written = common.flags({**_model(child), **_engine(child.spec)})
+    written = common.flags({**_model(child), **_engine(child.spec), **_disaggregation(child.spec)})
     return Launch(
         image=IMAGES.get(name, ""),
         command=("python3", "-m", "sglang.launch_server"),
         # It has no variable for the key: the kubelet puts ours into the argument.
         args=(*written, *(["--api-key=$(PAGEFLEET_API_KEY)"] if keyed else []), *_adapters(child.spec.model)),
         drain=drain_seconds() + common.KNOWN_DELAY,
-        env=(*common.caches(child.spec), *common.api_key(child.spec, "PAGEFLEET_API_KEY")),
+        env=(
+            *common.caches(child.spec),
+            *common.api_key(child.spec, "PAGEFLEET_API_KEY"),
+            *([common.pod_ip("SGLANG_HOST_IP")] if child.spec.engine.disaggregation else []),
+        ),
         stopping=("sleep", str(common.KNOWN_DELAY)),
         engine=Engine(
             metrics=METRICS, priority=HIGHER_FIRST if child.spec.engine.scheduling.policy == "priority" else ""
@@ -148,6 +156,22 @@ def _engine(spec: RevisionSpec) -> dict[str, object]:
     }
 
 
+def _disaggregation(spec: RevisionSpec) -> dict[str, object]:
+    """A decode pod's flags. Engines of both kinds meet at the bootstrap server of the prefill pod; NIXL chooses between RDMA, NVLink and
+    TCP, where SGLang's own default (mooncake) needs RDMA. engine.args may name another backend."""
+    if spec.engine.disaggregation is None:
+        return {}
+    return {
+        MODE: DECODE,
+        "--disaggregation-transfer-backend": "nixl",
+        "--disaggregation-bootstrap-port": KV_TRANSFER_PORT,
+    }
+
+
+def _of_prefill(arguments: Iterable[str]) -> list[str]:
+    return [f"{MODE}={PREFILL}" if one == f"{MODE}={DECODE}" else one for one in arguments]
+
+
 def _adapters(model: Model) -> list[str]:
     if not model.adapters:
         return []
@@ -167,7 +191,6 @@ ADAPTER = Adapter(
     shared_flags={SLOTS_FLAG: SLOTS, "--max-prefill-tokens": TOKENS_PER_STEP},
     slots_flag=SLOTS_FLAG,
     unsupported={
-        "engine.disaggregation": (),
         "engine.kvCache.events": (),
         "model.quantization": ("int8",),
         "engine.kvCache.dtype": ("float32", "float16"),
@@ -175,5 +198,7 @@ ADAPTER = Adapter(
         "engine.limits.outputTokens": (),
         "engine.limits.queuedTokens": (),
         "engine.limits.answers": (),
+        "engine.disaggregation.minPromptTokens": (),
     },
+    split=Split(BOOTSTRAP, _of_prefill, computes_all=True),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from pagefleet_contract.disaggregation import KV_TRANSFER_PARAMS
 from pagefleet_contract.engine_metrics import LOWER_FIRST, Engine, EngineMetrics
 from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
@@ -12,7 +13,7 @@ from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE, Model, RevisionSpec
 from pagefleet_operator.domain.runtimes import kv_events, kv_transfer
 from pagefleet_operator.domain.runtimes import launch as common
-from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter, Sleep
+from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter, Sleep, Split
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch, shares
@@ -214,4 +215,5 @@ ADAPTER = Adapter(
         "engine.limits.answers": (),
     },
     sleep=SLEEP,
+    split=Split(KV_TRANSFER_PARAMS, kv_transfer.of_prefill),
 )

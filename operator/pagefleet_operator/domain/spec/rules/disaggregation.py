@@ -23,4 +23,10 @@ DISAGGREGATION_RULES = (
         f"needs spec.resources.accelerator of the name {' or '.join(LINKED)}: vLLM's images for others have no NIXL library; or "
         "give spec.engine.image with one",
     ),
+    Rule(
+        (),
+        "spec.engine.disaggregation",
+        f"!({SPLIT}) || {RUNTIME} != 'sglang' || {given('resources.accelerator')}",
+        "needs spec.resources.accelerator with runtime sglang",
+    ),
 )

@@ -199,8 +199,9 @@ SCHEDULING = record(
 )
 
 DISAGGREGATION = record(
-    "Long prompts are computed by prefill pods of the same revision, which give their KV pages to the replicas, the decode pods "
-    "(vLLM's NixlConnector). A decode pod computes a prompt itself where the prefill pods cannot.",
+    "Prompts are computed by prefill pods of the same revision, which give their KV pages to the replicas, the decode pods. With runtime "
+    "vllm (NixlConnector) these are long prompts, and a decode pod computes one itself where the prefill pods cannot. With runtime sglang "
+    "these are all prompts, and without prefill pods a request is answered 503.",
     {
         "prefill": record(
             "The pods that compute prompts, each with spec.resources.",
@@ -218,7 +219,7 @@ DISAGGREGATION = record(
         ),
         "minPromptTokens": integer(
             "Fewest tokens of a prompt that the decode pod has not cached for which a prefill pod is asked. "
-            f"{DEFAULT_MIN_PROMPT_TOKENS} when omitted.",
+            f"{DEFAULT_MIN_PROMPT_TOKENS} when omitted. Not with runtime sglang.",
             1,
             1 << 24,
         ),
