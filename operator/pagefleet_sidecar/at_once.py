@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -25,11 +26,13 @@ from pagefleet_sidecar.routing import Leg, Routing
 
 log = logging.getLogger("pagefleet-sidecar")
 
-# An engine whose KV pages did not come may say so a moment before the prefill pod says why.
-BLAME_SECONDS = 1.0
 
-
+@dataclass
 class AtOnce(Routing):
+    """`blame_seconds`: an engine whose KV pages did not come may say so this long before the prefill pod says why."""
+
+    blame_seconds: float = 1.0
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if not request.raw_path.startswith("/"):
             return unread()
@@ -74,7 +77,7 @@ class AtOnce(Routing):
         decode = asyncio.create_task(self.ask_engine(request, answered))
         try:
             await asyncio.wait((leg, decode), return_when=asyncio.FIRST_COMPLETED)
-            if not leg.done() and not await _is_met(leg, decode):
+            if not leg.done() and not await self._is_met(leg, decode):
                 return Leg(""), await self._decoded(request, decode, before)
             ended = await leg
             seconds = time.monotonic() - began
@@ -85,6 +88,19 @@ class AtOnce(Routing):
             return ended, _passed_on(ended) if ended.outcome == REFUSED else None
         finally:
             await _end(leg, decode)
+
+    async def _is_met(self, leg: asyncio.Task[Leg], decode: asyncio.Task[aiohttp.ClientResponse]) -> bool:
+        """Whether the engine's answer, which came first, has to wait for the end of the prefill leg: the headers of an answer to come, or a
+        failure that may be the prefill pod's. What the engine refuses by itself does not."""
+        if decode.exception() is not None:
+            return False
+        status = decode.result().status
+        if status == 200:
+            return True
+        if 400 <= status < 500 and status != 429:
+            return False
+        await asyncio.wait((leg,), timeout=self.blame_seconds)
+        return leg.done() and leg.result().outcome != REMOTE
 
     async def _decoded(
         self, request: web.Request, decode: asyncio.Task[aiohttp.ClientResponse], outcome: str
@@ -98,20 +114,6 @@ class AtOnce(Routing):
 
 def _is_split(request: web.Request) -> bool:
     return request.method == hdrs.METH_POST and request.path in SPLIT_PATHS
-
-
-async def _is_met(leg: asyncio.Task[Leg], decode: asyncio.Task[aiohttp.ClientResponse]) -> bool:
-    """Whether the engine's answer, which came first, has to wait for the end of the prefill leg: the headers of an answer to come, or a
-    failure that may be the prefill pod's. What the engine refuses by itself does not."""
-    if decode.exception() is not None:
-        return False
-    status = decode.result().status
-    if status == 200:
-        return True
-    if 400 <= status < 500 and status != 429:
-        return False
-    await asyncio.wait((leg,), timeout=BLAME_SECONDS)
-    return leg.done() and leg.result().outcome != REMOTE
 
 
 async def _end(leg: asyncio.Task[Leg], decode: asyncio.Task[aiohttp.ClientResponse]) -> None:

@@ -49,7 +49,7 @@ async def test_both_legs_meet(pairs: Pairs, stream: bool, headers_first: bool) -
 
 
 async def both_prefills(pairs: Pairs, **first: object) -> tuple[SGLang, SGLang]:
-    """Return a bad and a good prefill pod. The picker prefers the first pod of two that are alike, so requests meet both."""
+    """Return a bad and a good prefill pod. Requests meet either of them first."""
     return await pairs.prefill(STABLE, **first), await pairs.prefill(STABLE)
 
 
@@ -61,14 +61,15 @@ async def test_a_prefill_pod_that_fails_costs_no_request_while_another_is_there(
 ) -> None:
     decode = await pairs.decode(STABLE, headers_first=True)
     bad, good = await both_prefills(pairs, **fault)
-    outcomes = []
-    for _ in range(6):
+    outcomes = list[str]()
+    while outcome not in outcomes and len(outcomes) < 100:
         status, by, headers = await pairs.ask()
         assert (status, by) == (200, good.id)
         outcomes.append(headers[PREFILLED_HEADER])
     assert outcome in outcomes and bad.bodies
     assert len({body["bootstrap_room"] for body in decode.bodies}) == len(decode.bodies)  # a new room for each attempt
-    await until(lambda: decode.left == len(decode.bodies) - 6)  # legs whose prefill pod failed have ended
+    # Legs whose prefill pod failed have ended.
+    await until(lambda: decode.left == len(decode.bodies) - len(outcomes))
 
 
 async def test_a_prefill_pod_that_is_gone_costs_no_request(pairs: Pairs) -> None:
@@ -90,11 +91,15 @@ async def test_without_prefill_pods_the_client_is_told(pairs: Pairs) -> None:
 
 
 async def test_a_prompt_that_takes_too_long_is_given_up_at_both_pods(pairs: Pairs) -> None:
+    """And not computed a second time by the other prefill pod."""
     pairs.timeout = 0.3
-    decode, prefill = await pairs.decode(STABLE), await pairs.prefill(STABLE, gate=asyncio.Event())
+    pairs.fleet.serve((STABLE, 100), retries=0)
+    decode = await pairs.decode(STABLE)
+    slow = [await pairs.prefill(STABLE, gate=asyncio.Event()) for _ in range(2)]
     status, _, headers = await pairs.ask()
     assert (status, headers[PREFILLED_HEADER]) == (503, "timeout")
-    await until(lambda: prefill.left == len(prefill.bodies) and decode.left == len(decode.bodies))
+    await until(lambda: sum(one.left for one in slow) == decode.left == 1)
+    assert sum(len(one.bodies) for one in slow) == len(decode.bodies) == 1
 
 
 async def test_a_request_that_is_wrong_is_refused_once(pairs: Pairs) -> None:
@@ -107,11 +112,13 @@ async def test_a_request_that_is_wrong_is_refused_once(pairs: Pairs) -> None:
 
 
 async def test_what_the_engine_refuses_by_itself_does_not_wait_for_the_prefill_pod(pairs: Pairs) -> None:
+    pairs.timeout = 60.0
     await pairs.decode(STABLE, status=400)
+    pairs.sidecars[0].blame_seconds = 60.0
     prefill = await pairs.prefill(STABLE, gate=asyncio.Event())
     began = time.monotonic()
     assert (await pairs.ask())[0] == 400
-    assert time.monotonic() - began < pairs.timeout
+    assert time.monotonic() - began < 30.0
     await until(lambda: prefill.left == 1)
 
 
@@ -124,6 +131,7 @@ async def test_an_engine_that_is_gone_is_seen_through_its_sidecar(pairs: Pairs) 
 
 
 async def test_a_client_that_leaves_ends_both_legs(pairs: Pairs) -> None:
+    pairs.timeout = 60.0
     decode, prefill = await pairs.decode(STABLE, headers_first=True), await pairs.prefill(STABLE, gate=asyncio.Event())
     asking = asyncio.create_task(pairs.ask())
     await until(lambda: len(prefill.bodies) == len(decode.bodies) == 1)

@@ -78,6 +78,7 @@ class SGLang:
         self.bodies.append(body)
         if self.cuts and request.transport is not None:
             request.transport.abort()
+            return web.Response()
         if self.status != 200:
             return refused("unavailable", self.status)
         if not set(body) >= MEETING or body["bootstrap_port"] != KV_TRANSFER_PORT:
