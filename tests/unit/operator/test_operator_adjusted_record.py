@@ -76,6 +76,39 @@ def test_a_slice_that_comes_late_counts_while_its_time_is_not_settled(start: flo
     assert record.newest == 94.0
 
 
+def test_a_slice_that_comes_late_does_not_count_the_ones_before_it_twice() -> None:
+    memo: dict[str, object] = {}
+    for newest in (100, 102, 104):
+        accumulate(memo, SCOPE, slices(newest), ())
+    after, _ = accumulate(memo, SCOPE, late(slices(104), 104.0), ())
+    assert after.reference.strata == added(slices(104), 104.0).reference.strata
+
+
+def test_a_slice_that_is_no_longer_reported_does_not_count() -> None:
+    """The checkpoint of 86 is not true any more."""
+    memo: dict[str, object] = {}
+    accumulate(memo, SCOPE, slices(100), ())
+    fewer = [one for one in slices(100) if one.start != 86.0]
+    assert accumulate(memo, SCOPE, fewer, ())[0].evidence == added(fewer, 100.0).evidence
+
+
+def test_of_the_slices_only_those_after_the_settled_checkpoint_are_retained() -> None:
+    memo: dict[str, object] = {}
+    accumulate(memo, SCOPE, slices(100), ())
+    groups = getattr(memo["load-adjusted 0.15"], "groups", [])
+    assert [start for start, _ in groups] == [float(start) for start in range(80, 101, 2)]
+
+
+def test_a_canary_is_taken_for_a_single_pod_where_nothing_else_is_said() -> None:
+    """The stable's pods are slow together, so that more pods of the canary show less."""
+    pieces = [piece("s", 0.0, TIMES)]
+    for start in range(30, 101, 2):
+        pods = {f"p{number}": {(85 if start // 10 % 2 else 1): 4} for number in range(3)}
+        pieces += [piece("s", float(start), {1: 12}, pods=pods), piece("c", float(start), SLOW)]
+    unsaid, one, two = (accumulate({}, SCOPE, pieces, (), *pods)[0].evidence.logs[0] for pods in ((), (1,), (2,)))
+    assert unsaid == one > two
+
+
 def test_what_is_not_possible_or_not_of_these_revisions_is_left_out() -> None:
     strange = [replace(piece("c", 40.0, SLOW), errors=1), piece("other", 500.0, SLOW)]
     pieces = sorted([*slices(100), *strange], key=lambda one: one.start)
@@ -121,12 +154,13 @@ RECORD = EvidenceRecord("s", "c", 0.15, 40.0, 4, LOGS, TIMES_SO_FAR)
 
 
 def test_an_operator_goes_on_with_the_record_of_the_one_before_it() -> None:
-    other = replace(RECORD, canary="other", blocks=9)
-    sums, record = accumulate({}, SCOPE, [piece("s", 36.0, {1: 1}), piece("c", 40.0, SLOW)], (other, RECORD))
+    other, unread = replace(RECORD, canary="other", blocks=9), BaselineRecord("c", "relative ttft", "z", {"x": 1})
+    known = replace(RECORD, times=(*TIMES_SO_FAR, unread))
+    sums, record = accumulate({}, SCOPE, [piece("s", 36.0, {1: 1}), piece("c", 40.0, SLOW)], (other, known))
     assert (sums.evidence.logs, sums.evidence.blocks, sums.until) == (LOGS, 4, 40.0)
-    assert sums.canary == {"a": {5: 3}}
+    assert sums.canary == {"a": {5: 3}, "z": {}}
     assert (sums.suspects.measured, sums.suspects.unmeasured) == ({"a": {5: 2}}, {"b": {9: 1}})
-    assert record == RECORD, "what was read is written again"
+    assert record == RECORD, "what could be read is written again"
 
 
 @pytest.mark.parametrize(

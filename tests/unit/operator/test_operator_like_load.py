@@ -19,7 +19,7 @@ from pagefleet_operator.domain.status.status import BaselineRecord, WatchRecord
 
 ENTRY = LatencyGuard("ttft", 0.9, 0.2, 0.99, 50)
 READING = RevisionReading("a", 1, (PodReading("p", ready=True, terminating=False, created=0.0, ready_since=0.0),))
-NEEDED = math.log(200)  # of a confidence of 99 %, half of which is the watch's
+NEEDED = math.log(1 / ((1 - 0.99) / 2))  # of a confidence of 99 %: half of what may be wrong is the watch's
 STEP = (NEEDED + math.log(4 * 7 * 24 * 60 * 6)) / 4  # a conviction takes four minutes
 BET = Bet(1 - 0.9, 2.0, STEP, NEEDED + math.log(10))
 QUICK, SLOW = 400, 500  # buckets; the bound is 1.2 times the upper end of 400
@@ -101,6 +101,12 @@ def test_a_conviction_lasts_until_the_evidence_is_what_nobody_would_bet_on(
     assert found.record.message == said or (
         convicted and not regressed and "revision a; 30.0% of its 70" in found.record.message
     )
+
+
+def test_a_stored_conviction_without_numbers_is_a_conviction() -> None:
+    stored = WatchRecord("a", "ttft p90", 33.0, 480.0, (NEEDED + 1,) * 6)
+    found = judge(QUESTION, [], READING, stored)
+    assert found.convicted and found.record is not None and "; 0.0% of its 0 requests" in found.record.message
 
 
 def test_evidence_grows_to_ten_times_a_conviction_at_most() -> None:

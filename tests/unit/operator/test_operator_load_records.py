@@ -64,6 +64,8 @@ def test_a_record_takes_400_requests_at_a_time_until_it_has_4000() -> None:
     assert sketch.quantile(once.counts, 0.95) == sketch.upper(96)
     [few] = grown([record("a", 1, {50: 3900})], [many], "r", 0.95)
     assert sum(few.histogram.values()) == 4000 and few.until == 60.0
+    [last] = grown([record("a", 1, {50: 3999})], [many], "r", 0.95)
+    assert sum(last.histogram.values()) == 4000
     full = record("a", 1, {50: 4000})
     assert grown([full], [many], "r", 0.95) == (full,)
 

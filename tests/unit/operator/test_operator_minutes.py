@@ -135,6 +135,7 @@ def test_running_requests_are_shared_by_the_pods_that_were_ready_then() -> None:
     assert running(READY) == running(READY, young, gone, broken, unknown) == 8
     assert running(READY, replace(READY, ready_since=60.0)) == 6
     assert running(READY, spares=(READY, gone, broken)) == 6
+    assert running(READY, spares=(READY, READY, gone, broken)) == 4
     assert running(young, unknown) == 6, "all of them when none was ready"
     assert running() == 8
 

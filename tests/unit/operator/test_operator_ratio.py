@@ -48,9 +48,9 @@ def test_requests_without_a_measurement_count_once_they_are_older_than_the_stabl
 
 def test_only_strata_in_which_the_stable_has_twenty_requests_are_compared() -> None:
     canary = {"a": {110: 30}, "b": {500: 4}, "c": {500: 3}, "d": {}}
-    found = ratio(canary, {}, {**BASE, "b": {1: 19}, "d": {1: 20}}, 0.5, 1.0)
+    found = ratio(canary, {}, {**BASE, "b": {1: 19}, "d": {1: 20}, "e": {1: 20}}, 0.5, 1.0)
     assert exact(found, 10, 10, 10) and found is not None and (found.requests, found.others) == (30, 7)
-    assert ratio({"b": {500: 4}}, {}, {"b": {1: 19}}, 0.5, 1.0) is None
+    assert ratio({"b": {500: 4}}, {300: 5}, {"b": {1: 19}}, 0.5, 1.0) is None
 
 
 @pytest.mark.parametrize(("quantile", "base"), [(0.7, 100), (0.75, 100), (0.8, 200)])
@@ -60,6 +60,8 @@ def test_the_stable_s_mix_of_strata_is_made_the_canary_s(quantile: float, base: 
     canary = {"a": {base: 30}, "b": {base: 10}}
     found = ratio(canary, {}, stable, quantile, 1.0)
     assert found is not None and found.value == pytest.approx(1.0)
+    few = ratio({"a": {100: 2}}, {}, {"a": {100: 15, 200: 5}}, 0.75, 1.0)
+    assert few is not None and few.value == pytest.approx(1.0), "three quarters of two requests lie in the first bucket"
     rare = ratio({"a": {90: 30}, "b": {90: 10}}, {}, stable, 0.1, 1.0)
     assert rare is not None and rare.value == pytest.approx(1.0)
 
@@ -83,26 +85,26 @@ def test_it_is_not_known_how_many_a_canary_needs_when_nothing_fits_or_the_stable
 
 
 def test_a_step_s_sentence_names_the_requests_needed_and_those_that_its_hold_gives() -> None:
-    """100 requests in 12 seconds, of which the canary gets 12 %: one a second. The hits' variance counts twice."""
+    """100 requests in 12 seconds, of which the canary gets 24 %: two a second. The hits' variance counts twice."""
     pieces = [piece("s", 0.0, SPREAD_OUT), *(arrivals("s", start, 20) for start in (10.0, 2.0, 4.0, 6.0, 8.0))]
-    text = "a canary as good as s needs about 65 requests to pass on ttft p75, about 65 s"
-    assert forecast(pieces, "s", ENTRY, 12, None) == text
-    assert forecast(pieces, "s", ENTRY, 12, 300.0) == f"{text}; the step's hold of 5 minutes gives it about 300"
-    more = forecast(pieces, "s", replace(ENTRY, min_requests=1500), 12, None)
-    assert more is not None and more.endswith("needs about 1,500 requests to pass on ttft p75, about 25 minutes")
+    text = "a canary as good as s needs about 65 requests to pass on ttft p75, about 32 s"
+    assert forecast(pieces, "s", ENTRY, 24, None) == text
+    assert forecast(pieces, "s", ENTRY, 24, 300.0) == f"{text}; the step's hold of 5 minutes gives it about 600"
+    more = forecast(pieces, "s", replace(ENTRY, min_requests=1800), 24, None)
+    assert more is not None and more.endswith("needs about 1,800 requests to pass on ttft p75, about 15 minutes")
 
 
 def test_only_possible_slices_of_the_stable_s_last_minutes_are_in_the_sentence() -> None:
     """The requests of the last five minutes, and the times of the last twenty."""
     pieces = [
         piece("s", 801.0, SPREAD_OUT), piece("s", 800.0, {100: 8000}), piece("c", 2000.0, {100: 8000}),
-        arrivals("s", 1700.0, 900), arrivals("s", 1701.0, 150), replace(arrivals("s", 2000.0, 151), seconds=2.0),
+        arrivals("s", 1700.0, 9000), arrivals("s", 1701.0, 150), replace(arrivals("s", 2000.0, 152), seconds=3.0),
         arrivals("c", 2000.0, 900), replace(arrivals("s", 1999.0, 900), errors=1),
     ]  # fmt: skip
-    text = forecast(pieces, "s", ENTRY, 100, 301.0)
+    text = forecast(pieces, "s", ENTRY, 100, 302.0)
     assert text == (
         "a canary as good as s needs about 65 requests to pass on ttft p75, about 65 s; "
-        "the step's hold of 5 minutes gives it about 301"
+        "the step's hold of 5 minutes gives it about 302"
     )
 
 
@@ -120,5 +122,5 @@ def test_there_is_no_sentence_before_the_stable_is_known_and_two_when_there_can_
 
 
 def test_seconds_are_written_in_the_unit_that_suits_them() -> None:
-    written = {89.0: "89 s", 90.0: "2 minutes", 5399.0: "90 minutes", 5400.0: "1.5 hours"}
+    written = {89.0: "89 s", 90.0: "2 minutes", 5399.0: "90 minutes", 5400.0: "1.5 hours", 3.6e6: "1000.0 hours"}
     assert {seconds: duration(seconds) for seconds in written} == written

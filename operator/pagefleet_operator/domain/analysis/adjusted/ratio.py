@@ -51,8 +51,7 @@ def ratio(
     margin = DEVIATIONS * math.sqrt(spread * count * quantile * (1 - quantile))
     ranks = sketch.Ranks(own)
     value, low = ranks.quantile(quantile), ranks.rank(math.floor(count * quantile - margin))
-    rank = math.ceil(count * quantile + margin) + 1
-    high = ranks.rank(rank) if rank <= count else None
+    high = ranks.rank(math.ceil(count * quantile + margin) + 1)
     if value is None or low is None:
         return None
     others = sum(sketch.total(entry) for name, entry in canary.items() if name not in common)

@@ -91,7 +91,7 @@ def judge(question: Question, slices: Sequence[Slice], reading: RevisionReading,
     log, regressed = evidence.total(logs), before is not None and before.regressed
     convicted = log >= needed or (regressed and log >= 0)
     answer = Answer(None, convicted, hits, trials, log, _ratio(recent, question, entry.quantile))
-    if not logs or (evidence.quiet(logs) and not convicted):
+    if evidence.quiet(logs):  # which is far below a conviction
         return answer
     began = before.since if before else minutes[0].start
     until = minutes[-1].start + MINUTE if minutes else before.until if before else 0.0
