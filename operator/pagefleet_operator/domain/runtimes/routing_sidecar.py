@@ -79,18 +79,18 @@ def _listen(engine: dict[str, Any], name: str, port: int) -> None:
 
 
 def _container(child: Child, release: str) -> dict[str, Any]:
-    split, protocol = child.spec.engine.disaggregation, adapter_of(child.spec).split
-    options = {
-        "--revision": child.revision,
-        "--prefill-timeout": split.prefill_timeout if split else "",
-        PROTOCOL_FLAG: protocol.protocol if split and protocol and protocol.protocol != DEFAULT_PROTOCOL else "",
-    }
+    given, split = child.spec.engine.disaggregation, adapter_of(child.spec).split
+    args = [f"--revision={child.revision}"]
+    if given and given.prefill_timeout:
+        args.append(f"--prefill-timeout={given.prefill_timeout}")
+    if given and split and split.protocol != DEFAULT_PROTOCOL:
+        args.append(f"{PROTOCOL_FLAG}={split.protocol}")
     return {
         "name": SIDECAR,
         "image": child.image or f"docker.io/pagefleet/operator:{release}",
         "imagePullPolicy": "IfNotPresent",
         "command": [SIDECAR_COMMAND],
-        "args": [f"{flag}={value}" for flag, value in options.items() if value],
+        "args": args,
         "env": [plain("HOME", TEMPORARY)],
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "resources": copy.deepcopy(dict(RESOURCES)),
