@@ -56,7 +56,8 @@ async def test_output_tokens_and_the_time_of_each_are_measured(fleet: Fleet, sai
     for piece in slices:
         tpot.update({int(bucket): count for bucket, count in piece.get("tpot", {}).items()})  # type: ignore[attr-defined]
     assert tpot.total() == 2  # the answer that did not stream has no time per token
-    assert 0.19 <= quantile(tpot, 0.5) <= 0.3
+    # Two pauses for two tokens after the first; for all three it would be 0.133. On a busy machine the first one is seen late.
+    assert 0.15 <= quantile(tpot, 0.5) <= 0.3
     arrivals = [piece for piece in slices if piece["revision"] == ""]
     assert sum(int(str(piece["arrivals"])) for piece in arrivals) == 3
 
