@@ -16,6 +16,7 @@ from pagefleet_contract.engine_metrics import (
     PROMPT_TOKENS,
     QUEUE_TIME,
     RUNNING,
+    SLEEPING,
     SUCCESS,
     SUCCESS_REASON,
     TTFT,
@@ -24,7 +25,7 @@ from pagefleet_contract.engine_metrics import (
 )
 from pagefleet_observability.dashboards.accelerators import GPUS
 from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
-from pagefleet_observability.rules.engines import asleep, level, rate
+from pagefleet_observability.rules.engines import level, rate
 
 OF = 'namespace="$namespace",service="$service",revision=~"$revision"'
 POD = "{{pod}}"
@@ -184,11 +185,7 @@ WHAT = Row(
             kind="table",
             width=16,
         ),
-        Panel(
-            "Asleep",
-            ((f"max by (pod) ({asleep(OF)})", POD),),
-            "1 while an engine sleeps.",
-        ),
+        Panel("Asleep", ((f"max by (pod) ({SLEEPING}{{{OF}}})", POD),), "1 while an engine sleeps."),
     ),
 )
 

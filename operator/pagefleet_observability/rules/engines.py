@@ -16,7 +16,6 @@ from pagefleet_contract.engine_metrics import (
     PROMPT_TOKENS,
     QUEUE_TIME,
     RUNNING,
-    SLEEPING,
     SUCCESS,
     TTFT,
     WAITING,
@@ -54,11 +53,6 @@ OTHERS = {
 def level(metric: str, matchers: str = "") -> str:
     """A gauge, by our name for it. `matchers` as in a selector, with its braces."""
     return " or ".join(f"{name}{matchers}" for name in (metric, *OTHERS.get(metric, ())))
-
-
-def asleep(matchers: str) -> str:
-    """A gauge that is 1 while an engine sleeps with its weights in the host's memory. `matchers` without braces."""
-    return f'{SLEEPING}{{{matchers}}} or vllm:engine_sleep_state{{{matchers},sleep_state="weights_offloaded"}}'
 
 
 def rate(metric: str, window: str, matchers: str = "", suffix: str = "") -> str:
