@@ -161,12 +161,12 @@ def test_a_canary_that_hangs_is_convicted_although_its_queue_was_expected_to_tak
 
 
 def test_a_slow_tail_is_convicted_although_the_stable_s_times_vary_widely() -> None:
-    """One request in twelve takes three times as long."""
+    """One request in twelve takes three times as long. The target is 3,000 requests (bench/rollout_guard.py, part tail)."""
     for seed in range(2 * SEEDS):
         source = random.Random(seed)
         world = World(seed, lambda _, draws=source: 3.0 if draws.random() < 0.08 else 1.0, sigma=0.6)
-        found = convicted(world, 2000.0, 50.0)
-        assert found is not None and found[1] <= 2000, f"{found}"
+        found = convicted(world, 3000.0, 50.0)
+        assert found is not None and found[1] <= 3000, f"{found}"
 
 
 def test_a_regression_after_fifty_clean_minutes_is_found_about_as_fast_as_one_at_the_start() -> None:
