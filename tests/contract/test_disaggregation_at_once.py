@@ -1,9 +1,9 @@
 """Prefill and decode in pods of their own where decode pods compute no prompt (SGLang), with a real Envoy, the real picker and real routing
 sidecars before engines that meet in bootstrap rooms.
 
-Protects that both legs of every request meet, in a room that no other has and at one revision; that a prefill pod that fails costs no
-request while another one is there; that without any the client is told so; that both legs end with the client; and that clients name
-no room.
+Protects that both legs of every request meet in a room that no other request has, at one revision. A prefill pod that fails costs no
+request while another one is ready; without any the client gets 503. Both legs end when the client leaves. A client cannot name a
+room.
 """
 
 from __future__ import annotations

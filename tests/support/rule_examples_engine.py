@@ -32,6 +32,7 @@ ZONE, HOST = (
 )
 CLAIMS = [{"name": name, "resourceClaimTemplateName": "t"} for name in ("gpu", "port")]
 SPLIT = {"engine.disaggregation": {"prefill": {"replicas": 2}}}
+SGLANG_ALONE = {"engine.runtime": "sglang", "engine.image": "x"}  # without an accelerator
 SECRET, CONFIG = {"name": "tokens", "key": "hub"}, {"name": "settings", "key": "mode"}
 
 
@@ -332,12 +333,7 @@ ENGINE_EXAMPLES = (
         {**SGLANG, "engine.disaggregation": {"prefill": {"replicas": 1}, "minPromptTokens": 64}},
         {**SGLANG, **SPLIT},
     ),
-    Example(
-        "spec.engine.disaggregation",
-        "with runtime sglang",
-        {"engine.runtime": "sglang", "engine.image": "x", **SPLIT},
-        {**SGLANG, **SPLIT},
-    ),
+    Example("spec.engine.disaggregation", "with runtime sglang", {**SGLANG_ALONE, **SPLIT}, {**SGLANG, **SPLIT}),
     Example(
         "spec.engine.disaggregation",
         "needs replicas of one pod",

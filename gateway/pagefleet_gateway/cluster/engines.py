@@ -57,9 +57,8 @@ class Engine:
     kv_pages_blank: Reader | None = None
     kv_pages_cached: Reader | None = None
     priority: str = ""  # which `priority` of a request it serves first: HIGHER_FIRST, LOWER_FIRST, or "" for none
-    prefill_from: int = (
-        DEFAULT_MIN_PROMPT_TOKENS  # uncached prompt tokens from which on a prefill pod is asked; 0: always
-    )
+    # Uncached prompt tokens from which on a prefill pod is asked; 0: always.
+    prefill_from: int = DEFAULT_MIN_PROMPT_TOKENS
 
 
 OWN_ENGINE = Engine()

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from support.gateway.engine_server import EngineServer, refused
 from support.gateway.fleet import Fleet, chunk, completion, until
-from support.gateway.split_engines import free_port, refused
+from support.gateway.split_engines import free_port
 
 from pagefleet_contract.names import KV_TRANSFER_PORT
 from pagefleet_gateway.cluster.engines import Engine as Metrics
@@ -35,44 +35,13 @@ class Room:
 
 
 @dataclass
-class SGLang:
-    """An HTTP server. `bodies` are the requests that it got, `left` counts those whose client went away before they ended."""
+class SGLang(EngineServer):
+    """With `prefills` it computes prompts, else it decodes. `rooms` are those of all engines, as their network has them."""
 
-    host: str
-    revision: str
-    rooms: dict[tuple[str, int], Room]
-    prefills: bool
-    port: int = 0
-    status: int = 200
-    gate: asyncio.Event | None = None  # every prompt waits for it
+    rooms: dict[tuple[str, int], Room] = field(default_factory=dict)
+    prefills: bool = False
     headers_first: bool = False  # a stream's headers go out before its first token
     cuts: bool = False  # ends the connection of every request
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    left: int = 0
-
-    @property
-    def id(self) -> str:
-        return f"{self.revision}/{self.host}:{self.port}"
-
-    async def start(self, stack: AsyncExitStack) -> None:
-        app = web.Application(client_max_size=16 * 1024 * 1024)
-        for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings"):
-            app.router.add_post(path, self.serve)
-        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
-        await self.runner.setup()
-        stack.push_async_callback(self.runner.cleanup)
-        await web.TCPSite(self.runner, self.host, self.port).start()
-        self.port = self.runner.addresses[0][1]
-
-    async def die(self) -> None:
-        await self.runner.cleanup()
-
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        try:
-            return await self.answer(request, await request.json())
-        except (asyncio.CancelledError, ConnectionError):
-            self.left += 1
-            raise
 
     async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         self.bodies.append(body)
@@ -157,7 +126,7 @@ class Pairs:
 
     async def _engine(self, revision: str, *, prefills: bool, **options: Any) -> SGLang:
         self.fleet.hosts += 1
-        engine = SGLang(f"127.0.0.{self.fleet.hosts}", revision, self.rooms, prefills, **options)
+        engine = SGLang(f"127.0.0.{self.fleet.hosts}", revision, rooms=self.rooms, prefills=prefills, **options)
         await engine.start(self.fleet.stack)
         return engine
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from support.gateway.engine_server import EngineServer, refused
 from support.gateway.fleet import Fleet, chunk, completion, until
 
 from pagefleet_gateway.cluster.engines import Engine as Metrics
@@ -32,37 +33,18 @@ NETWORK: dict[str, VLLM] = {}  # engines by id, as the NIXL library reaches them
 
 
 @dataclass
-class VLLM:
+class VLLM(EngineServer):
     """An HTTP server. `computed` are the prompts that it has computed, `fetched` those whose KV pages came from another engine."""
 
-    host: str
-    revision: str
-    port: int = 0
     prefill_seconds: float = 0.0
-    status: int = 200
-    gate: asyncio.Event | None = None  # every prompt waits for it
     dies_after: int = 0  # tokens of a stream after which it cuts the connection; 0: never
     computed: list[str] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    left: int = 0  # requests whose client went away
     pages: dict[str, str] = field(default_factory=dict)  # prompts that wait for their decode leg, by request
     ids: Any = field(default_factory=itertools.count)
 
-    @property
-    def id(self) -> str:
-        return f"{self.revision}/{self.host}:{self.port}"
-
     async def start(self, stack: AsyncExitStack) -> None:
-        app = web.Application(client_max_size=16 * 1024 * 1024)
-        for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings"):
-            app.router.add_post(path, self.serve)
-        app.router.add_get("/metrics", self.metrics)
-        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
-        await self.runner.setup()
-        stack.push_async_callback(self.runner.cleanup)
-        await web.TCPSite(self.runner, self.host, self.port).start()
-        self.port = self.runner.addresses[0][1]
+        await super().start(stack)
         NETWORK[self.id] = self
         stack.callback(NETWORK.pop, self.id, None)
 
@@ -72,17 +54,10 @@ class VLLM:
         for handler in list(self.runner.server.connections if self.runner.server else ()):
             if handler.transport is not None:
                 handler.transport.abort()
-        await self.runner.cleanup()
+        await super().die()
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(text="vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0")
-
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        try:
-            return await self.answer(request, await request.json())
-        except (asyncio.CancelledError, ConnectionError):
-            self.left += 1
-            raise
 
     async def answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         self.bodies.append(body)
@@ -141,10 +116,6 @@ class VLLM:
             await response.write(b"data: " + json.dumps(chunk(token)).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
-
-
-def refused(message: str, status: int = 400) -> web.Response:
-    return web.json_response({"error": {"message": message, "code": status}}, status=status)
 
 
 def free_port() -> int:
