@@ -74,8 +74,7 @@ async def test_a_cluster_without_the_kinds_serves_and_is_told_what_to_install(pl
     assert status == "False"
     assert message.startswith("spec.traffic.provider: ")
     assert "install" in message
-    events = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "--field-selector", "involvedObject.name=bare")
-    assert events.out.count("NotInstalled") == 1
+    assert (await plane.kubectl.events("bare", NAMESPACE, "NotInstalled")).count("NotInstalled") == 1
 
 
 async def test_a_route_of_the_first_api_has_only_fields_that_it_knows(plane: Plane) -> None:

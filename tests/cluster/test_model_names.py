@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 from support.cluster.plane import Plane
 from support.cluster.services import NAMESPACE, service, settled
 
-from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.kubectl import Document
 from pagefleet_local.fleet.view import View
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
@@ -35,13 +32,7 @@ async def test_the_later_service_has_a_condition_and_an_event_and_no_inheritance
     await plane.kubectl.apply(named("second"))
     state = await settled(plane, "second", "second has the condition", lambda v: reason(v) == "ModelNameTaken")
     assert f"{NAMESPACE}/first" in state.condition("ModelNameOwned")["message"] and granted(state) == ""
-
-    async def announced() -> bool:
-        listed = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "-o", "json")
-        events: list[dict[str, Any]] = json.loads(listed.out)["items"]
-        return any(e["reason"] == "ModelNameTaken" and e["involvedObject"]["name"] == "second" for e in events)
-
-    await until(announced, timeout=20, what="an Event", interval=0.5)
+    await plane.kubectl.events("second", NAMESPACE, "ModelNameTaken")
     await plane.kubectl.run("delete", "isvc", "first", "-n", NAMESPACE)
     state = await settled(plane, "second", "the name is released", lambda v: reason(v) == "ModelNameReleased")
     assert granted(state) == ""

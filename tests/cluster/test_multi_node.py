@@ -83,10 +83,8 @@ async def test_a_cluster_without_the_kind_is_told_what_to_install(plane: Plane) 
         lambda v: condition_of(v, "Degraded")[0] == "MultiNodeUnavailable",
     )
     assert f"{GROUP}/v1" in condition_of(state, "Ready")[1]
-    events = await plane.kubectl.run(
-        "get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={NAME}"
-    )
-    assert events.out.count("MultiNodeUnavailable") == 1
+    events = await plane.kubectl.events(NAME, NAMESPACE, "MultiNodeUnavailable")
+    assert events.count("MultiNodeUnavailable") == 1
     for kind in ("deployment", "service", "poddisruptionbudget"):
         listed = await plane.kubectl.run(
             "get", kind, "-n", NAMESPACE, "-l", f"pagefleet.io/service={NAME}", "-o", "name"

@@ -103,10 +103,7 @@ async def test_an_invalid_spec_keeps_what_runs_and_names_the_field(plane: Plane)
     assert "spec.engine.args[0]" in degraded.condition("Degraded")["message"]
     assert degraded.is_true("Ready")
     assert degraded.weights == {state.stable: 100}
-    events = await plane.kubectl.run(
-        "get", "events", "-n", NAMESPACE, "--field-selector", "involvedObject.name=invalid"
-    )
-    assert "InvalidSpec" in events.out
+    await plane.kubectl.events("invalid", NAMESPACE, "InvalidSpec")
     assert (await view(plane, "neighbour")).document["status"] == neighbour.document["status"]
     await plane.kubectl.apply(service("invalid"))
     fixed = await settled(plane, "invalid", "mended", lambda v: v.condition("Degraded")["status"] == "False")

@@ -73,6 +73,21 @@ class Kubectl:
         items: list[Document] = json.loads(result.out)["items"]
         return items
 
+    async def events(self, name: str, namespace: str, text: str, timeout: float = 30) -> str:
+        """Wait until an Event of the object has `text` in its reason or message; return kubectl's table of all its Events.
+
+        The operator writes an Event after the status, in a request of its own. Raises TimeoutError after `timeout` seconds.
+        """
+        fields, table = f"involvedObject.name={name}", ""
+
+        async def written() -> bool:
+            nonlocal table
+            table = (await self.run("get", "events", "-n", namespace, "--field-selector", fields, "-o", "wide")).out
+            return text in table
+
+        await until(written, timeout=timeout, what=f"an Event of {namespace}/{name} with {text!r}")
+        return table
+
     async def server_minor(self) -> int:
         """The API server's minor version (20 for v1.20.2)."""
         document = json.loads((await self.run("version", "-o", "json")).out)

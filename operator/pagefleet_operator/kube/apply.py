@@ -63,21 +63,29 @@ class Applier:
         # because a plan shrinks a revision only when its weight was gone before.
         status_first = self._takes_weight_away(service, plan)
         if status_first:
-            moved = await self._split(service, plan, failures)
+            moved = await self._decision(service, plan, failures)
         await self._deletion_costs(service, plan.deletion_costs)
         failures += await self._children(service, plan, live)
         if plan.job is not None:
             await self._job(dict(plan.job))
         if not status_first:
-            moved = await self._split(service, plan, failures)
+            moved = await self._decision(service, plan, failures)
         failures += await self._write_records(plan.records)  # after the status, of which they are copies
         # A gateway goes on with the old route until it has read the new one, so nothing is deleted in the same round.
         for revision in () if moved else plan.delete:
             await self._delete(service, revision, live)
-        for event in plan.events:
-            await self._event(service, event)
         if failures:
             raise failures[0]
+
+    async def _decision(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
+        """Write the decision, then its Events. Returns whether a route was written or could not be written.
+
+        The Events follow at once, because a write that fails later must not lose them: the next decision makes no Event of this one.
+        """
+        moved = await self._split(service, plan, failures)
+        for event in plan.events:
+            await self._event(service, event)
+        return moved
 
     async def _children(
         self, service: Document, plan: Plan, live: Mapping[tuple[str, str], Document]

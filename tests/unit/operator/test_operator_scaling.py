@@ -10,12 +10,13 @@ from support.sample_service import sample
 
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.scaling import capacity, deletion_cost
+from pagefleet_operator.domain.scaling.load import totals
 from pagefleet_operator.domain.spec.scaling import Scaling, in_force
 from pagefleet_operator.domain.spec.schedule import Entry
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading, SpareReading
 from pagefleet_operator.domain.status.plan import Plan
-from pagefleet_operator.domain.status.sample import ServiceLoad
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.web.own_metrics import Metrics
 
@@ -32,6 +33,7 @@ class Service:
         self.load: ServiceLoad | None = ServiceLoad(2.0, arrivals=(0.0,) * 360)
         self.waiting, self.refused, self.load_error = 0, "", ""
         self.plan: Plan | None = None
+        self.history: dict[str, tuple[Sample, ...]] = {}
 
     def observe(self) -> Observation:
         revisions = {}
@@ -45,7 +47,10 @@ class Service:
             )  # fmt: skip
             if self.load_error:  # the first pod's page cannot be read
                 pods = (replace(pods[0], load=None, load_age=None, load_error=self.load_error), *pods[1:])
-            revisions[record.hash] = RevisionReading(record.hash, record.desired, pods, refused=self.refused)
+            past = self.history.get(record.hash, ())
+            reading = RevisionReading(record.hash, record.desired, pods, past, refused=self.refused)
+            revisions[record.hash] = reading
+            self.history[record.hash] = (*past, totals(reading, self.now).latest)
         return Observation("ns", "chat", "uid", 1, self.spec, self.status, revisions, (), load=self.load)
 
     def run(self, times: int = 1, seconds: float = 10.0) -> Plan:
@@ -118,6 +123,24 @@ def test_a_new_revision_wakes_a_sleeping_service_and_is_judged_beside_it() -> No
     assert service.replicas() == {stable: 1, service.status.canary: 1}
     service.run(60)
     assert service.replicas()[stable] == 1, "no sleep while a canary is judged"
+
+
+def test_a_decrease_that_a_canary_forbids_is_no_past_change() -> None:
+    """Past changes count in step policies and against noise. The stable would get one at each decision for hours."""
+    service = Service(scaling={"min": 1, "max": 3})
+    service.waiting = 40
+    service.run(6)
+    stable = service.status.stable
+    assert service.replicas() == {stable: 3}
+    grown = service.status.scaling[0].steps
+    service.waiting = 0
+    service.spec["engine"] = {**service.spec["engine"], "args": ["--max-num-seqs=4"]}
+    service.run(2)
+    assert service.status.canary
+    service.run(120)
+    assert service.replicas()[stable] == 3
+    assert next(one.steps for one in service.status.scaling if one.revision == stable) == grown
+    assert [step.change for step in grown] == [2]
 
 
 def test_a_schedule_wakes_and_keeps_awake() -> None:

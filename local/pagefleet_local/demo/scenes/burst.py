@@ -8,12 +8,14 @@ import json
 import time
 from typing import Any
 
+from pagefleet_local.demo.load import Sample
 from pagefleet_local.demo.scenes.canary import whole
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
 from pagefleet_local.fleet.view import View
 
 TITLE = "A burst: queue depth and KV pages raise the replicas; afterwards they come down and no stream is cut"
 BURST, LONG = 24, 160
+PAIR_SECONDS = 20.0
 UNKNOWN_SECONDS = (
     330.0  # of a new service's life, in which the scaler does not know its load yet and removes no replica
 )
@@ -103,9 +105,16 @@ async def _waves(stage: Stage) -> None:
 
 
 async def _stream_until_down(stage: Stage) -> None:
-    """Long streams, a few at a time, all through the scale-down."""
+    """Start two long streams every PAIR_SECONDS, however fast the engines are, all through the scale-down.
+
+    Streams that followed one another at once would take whatever the replicas give. Where replicas share the cores of one machine, that
+    can be more than one of them gave in the burst, and the scaler would rightly keep two.
+    """
+    streams: list[asyncio.Task[Sample]] = []
     while not _one_left(await stage.view()):
-        await asyncio.gather(*(stage.load.one(LONG) for _ in range(2)))
+        streams += [asyncio.create_task(stage.load.one(LONG)) for _ in range(2)]
+        await asyncio.sleep(PAIR_SECONDS)
+    await asyncio.gather(*streams)
 
 
 def _one_left(view: View) -> bool:

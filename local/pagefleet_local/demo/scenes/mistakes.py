@@ -60,10 +60,7 @@ async def _condition(stage: Stage, what: str, name: str, changes: Document, fiel
     view = await stage.watch(shown, timeout=120, what=f"a condition that names {field}", name=name)
     degraded = view.condition("Degraded")
     narrator.output(f"Degraded={degraded['status']} reason={degraded['reason']}: {degraded['message']}")
-    events = await stage.kubectl.run(
-        "get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={name}", "-o", "wide"
-    )
-    narrator.check(field in events.out, f"condition and Event name {field}")
+    narrator.check(field in await stage.kubectl.events(name, NAMESPACE, field), f"condition and Event name {field}")
     await stage.kubectl.run("delete", "isvc", name, "-n", NAMESPACE, "--wait=false")
 
 

@@ -45,11 +45,10 @@ async def play(stage: Stage) -> None:
     narrator.check(rejection["reason"] == "LatencyRegression", f"revision {bad} was rejected for LatencyRegression")
     narrator.check(view.weights == {old: 100}, f"all traffic is back on {old}")
     narrator.check(view.condition("RolledBack")["status"] == "True", "condition RolledBack is True")
-    events = await stage.kubectl.run(
-        "get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={NAME},reason=RolledBack"
-    )
-    narrator.output(events.out)
-    narrator.check("p95" in events.out, "an Event RolledBack carries the verdict")
+    events = await stage.kubectl.events(NAME, NAMESPACE, f"Rolled back {bad}")
+    told = [line for line in events.splitlines() if f"Rolled back {bad}" in line]
+    narrator.output("\n".join(told))
+    narrator.check("p95" in told[0], "an Event RolledBack carries the verdict")
     narrator.say("the same spec applied again:")
     await stage.edit(args=WORSE)
     await stage.kubectl.run("annotate", "isvc", NAME, "-n", NAMESPACE, "--overwrite", f"demo/touched={time.time()}")

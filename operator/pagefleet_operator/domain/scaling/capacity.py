@@ -57,7 +57,12 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
         recommended[stage.canary] = canary
         beside = count + turn.spec.pods.prefill_replicas  # the canary has prefill pods of its own
         replicas[stage.canary] = _canary_replicas(canary, _share(stage, turn.rollout, count), beside, allowed)
-    records = (entry.record for entry in recommended.values())
+    steps = {record.revision: record.steps for record in observation.status.scaling}
+    records = (
+        # A number that was recommended and not decided is no past change.
+        entry.record if entry.replicas == replicas[name] else replace(entry.record, steps=steps.get(name, ()))
+        for name, entry in recommended.items()
+    )
     nothing_to_shrink = stable.limit == "SignalsMissing" and stable.replicas <= allowed.min
     return Capacity(
         replicas,
