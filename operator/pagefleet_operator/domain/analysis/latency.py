@@ -16,7 +16,7 @@ from dataclasses import replace
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis.accumulate import SignalTest, StratumSums
-from pagefleet_operator.domain.analysis.paired import PairedTest, evidence
+from pagefleet_operator.domain.analysis.paired import MIN_FIRST, PairedTest, evidence
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
@@ -40,7 +40,7 @@ def judge_concurrent(guard: LatencyGuard, strata: Mapping[str, StratumSums], lev
     edge, accepted = _edge(strata)
     record = record if edge is None else replace(record, bound_seconds=edge)
     shown = tuple(replace(signal, outcome=_outcome_of(signal, guard, needed)) for signal in signals)
-    log = math.log(record.evidence) if record.evidence > 0 else -math.inf
+    log = math.log(record.evidence)
     if log >= needed and is_slower(guard, signals):
         lasting = record.samples - sum(sketch.total(signal.canary) for signal in strata.values())
         sentence = sentence_of(guard, record, accepted) + _unanswered(guard, lasting)
@@ -50,7 +50,7 @@ def judge_concurrent(guard: LatencyGuard, strata: Mapping[str, StratumSums], lev
         message = f"{record.signal}: {record.samples} of the {guard.min_requests} requests needed"
         return make_verdict(Outcome.INCONCLUSIVE, record, message, wait, signals=shown)
     if not any(test.blocks or test.blind for test in tests):
-        needed_requests = math.ceil(2 / (1 - guard.quantile))
+        needed_requests = math.ceil(MIN_FIRST / (1 - guard.quantile))
         message = f"{record.signal}: the stable has fewer than the {needed_requests} concurrent requests needed"
         return make_verdict(Outcome.INCONCLUSIVE, record, message, signals=shown)
     if any(test.blind for test in tests):
@@ -103,7 +103,7 @@ def signal_record(
 
 def _outcome_of(signal: SignalRecord, guard: LatencyGuard, needed: float) -> str:
     """The outcome of a stratum by itself; the guard decides on all of them together."""
-    if signal.evidence > 0 and math.log(signal.evidence) >= needed:
+    if math.log(signal.evidence) >= needed:
         return Outcome.REGRESSED.value
     enough = signal.canary_samples >= guard.min_requests and signal.stable_samples > 0
     return Outcome.PASSED.value if enough and signal.evidence < 1 else Outcome.INCONCLUSIVE.value

@@ -187,7 +187,7 @@ def _by_end(block: Block) -> dict[float, int]:
 
 
 def evidence(tests: Sequence[PairedTest]) -> float:
-    """The e-value of all strata together: their blocks are disjoint requests, so their ratios multiply."""
+    """The e-value of all strata together, above 0: their blocks are disjoint requests, so their ratios multiply."""
     logs = [sum(test.logs[index] for test in tests) for index in range(len(ODDS))]
     if not tests or max(logs) <= 0:
         return _mixed(logs) if tests else 1.0
