@@ -132,8 +132,10 @@ def _judge_share(wording: _Wording, evidence: FailureEvidence, level: float) -> 
 def _sentence(text: str, counts: FailureTotals, rate: float, max_rate: float) -> str:
     retried = f", {counts.retried} of them attempts that were retried on another pod" if counts.retried else ""
     fell_back = f", {counts.fell_back} more were answered by the fallback service" if counts.fell_back else ""
-    share = counts.stable_failed / counts.stable if counts.stable else 0.0
-    stable = f"; {counts.stable_failed} of {counts.stable} of the stable ({share:.2%})" if counts.stable else ""
+    stable = ""
+    if counts.stable:
+        share = counts.stable_failed / counts.stable
+        stable = f"; {counts.stable_failed} of {counts.stable} of the stable ({share:.2%})"
     return f"{counts.canary_failed} of {counts.canary} canary requests {text} ({rate:.2%}, limit {max_rate:.2%}){retried}{fell_back}{stable}"
 
 
@@ -158,7 +160,7 @@ def _judge_excess(excess: Excess, evidence: FailureEvidence, level: float) -> Ve
         excess.signal, "", outcome.value, stable_samples=counts.stable, canary_samples=counts.canary, evidence=value,
         message=text,
     )  # fmt: skip
-    return make_verdict(outcome, record, text, None, excess.reason if clear else "", (shown,))
+    return make_verdict(outcome, record, text, None, excess.reason, (shown,))
 
 
 def _of_client_errors(period: FailureCounts) -> FailureCounts:
