@@ -18,14 +18,14 @@ async def drive(url: str, model: str, requests: Sequence[Request], timeout: floa
     """Every request at its time, each on a connection of its own. Raises RuntimeError when an answer is not whole."""
     limits = aiohttp.ClientTimeout(total=timeout)
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(url, connector=connector, timeout=limits) as session:
+    async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
         start = time.perf_counter()
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_ask(session, model, request, start)) for request in requests]
+            tasks = [group.create_task(_ask(session, url, model, request, start)) for request in requests]
     return [task.result() for task in tasks]
 
 
-async def _ask(session: aiohttp.ClientSession, model: str, request: Request, start: float) -> Answer:
+async def _ask(session: aiohttp.ClientSession, url: str, model: str, request: Request, start: float) -> Answer:
     await asyncio.sleep(start + request.at - time.perf_counter())
     body: dict[str, Any] = {
         "model": model, "prompt": list(request.prompt), "max_tokens": request.output, "temperature": request.temperature,
@@ -36,7 +36,7 @@ async def _ask(session: aiohttp.ClientSession, model: str, request: Request, sta
     sent = time.perf_counter() - start
     times: list[float] = []
     usage: dict[str, Any] = {}
-    async with session.post("/v1/completions", json=body) as response:
+    async with session.post(f"{url}/v1/completions", json=body) as response:
         if response.status != 200:
             raise RuntimeError(f"{response.status}: {(await response.text())[:500]}")
         async for line in response.content:
