@@ -88,7 +88,7 @@ class PairedTest:
         self.threshold = self._estimate()
         if self.threshold is not None:
             self._judge(block, self.threshold)
-        self._learn(_by_end(block), sketch.total(block.stable))
+        self._learn(_by_end(block))
 
     def _judge(self, block: Block, threshold: float) -> None:
         limit = (1 + self._increase) * threshold
@@ -142,18 +142,16 @@ class PairedTest:
         """The stable's quantile as far as it is known; None before enough requests."""
         if self._count < MIN_FIRST / (1 - self._quantile):
             return None
-        passed, rank = 0, max(1, math.ceil(self._quantile * self._count))
+        passed, rank = 0, math.ceil(self._quantile * self._count)
         for end in sorted(self._sum):
             passed += self._sum[end]
             if passed >= rank:
                 return end
         return None
 
-    def _learn(self, stable: Mapping[float, int], count: int) -> None:
-        if not count:
-            return
+    def _learn(self, stable: Mapping[float, int]) -> None:
         self._recent.append(stable)
-        self._count += count
+        self._count += sum(stable.values())
         for end, number in stable.items():
             self._sum[end] = self._sum.get(end, 0) + number
         enough = MIN_RECENT / (1 - self._quantile)
@@ -162,8 +160,6 @@ class PairedTest:
             self._count -= sum(old.values())
             for end, number in old.items():
                 self._sum[end] -= number
-                if not self._sum[end]:
-                    del self._sum[end]
 
 
 def _count_block(block: Block, threshold: float, bound: float) -> BlockCounts:
@@ -189,8 +185,8 @@ def _by_end(block: Block) -> dict[float, int]:
 def evidence(tests: Sequence[PairedTest]) -> float:
     """The e-value of all strata together, above 0: their blocks are disjoint requests, so their ratios multiply."""
     logs = [sum(test.logs[index] for test in tests) for index in range(len(ODDS))]
-    if not tests or max(logs) <= 0:
-        return _mixed(logs) if tests else 1.0
+    if max(logs) <= 0:
+        return _mixed(logs)
     spread = max(test.spread() for test in tests)
     return _mixed([log / spread for log in logs])
 
@@ -202,17 +198,21 @@ def _mixed(logs: Sequence[float]) -> float:
 def dispersion(blocks: Sequence[BlockCounts]) -> float:
     """The ratio of the scatter of the canary's hits around their common odds to that of independent requests.
 
-    It is at least 1.
+    The expected split by the odds holds for what is rare. Where most requests of a block are hits, the others are split
+    instead, by the inverse odds; a block in which all requests are hits, or none, scatters nothing. It is at least 1.
     """
-    odds = common_odds(blocks)
+    common = common_odds(blocks)
     residuals, variances = [], []
     for block in blocks:
-        total, hits = block.stable + block.canary, block.stable_hits + block.canary_hits
-        if not hits or total < 2:
+        total, rare = block.stable + block.canary, block.stable_hits + block.canary_hits
+        own, odds, sign = block.canary_hits, common, 1
+        if rare > total / 2:
+            rare, own, odds, sign = total - rare, block.canary - own, 1 / common, -1
+        if not rare or total < 2:
             continue
         share = odds * block.canary / (block.stable + odds * block.canary)
-        residuals.append(block.canary_hits - hits * share)
-        variances.append(hits * share * (1 - share) * max(0.0, total - hits) / (total - 1))
+        residuals.append(sign * (own - rare * share))
+        variances.append(rare * share * (1 - share) * (total - rare) / (total - 1))
     widest = 1.0
     for scale in SCALES:
         groups = len(residuals) // scale
