@@ -26,7 +26,7 @@ from pagefleet_operator.domain.analysis.verdict import (
     make_verdict,
     record_without_latency,
 )
-from pagefleet_operator.domain.base.logarithms import MAX_EXPONENT, value_of
+from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
@@ -59,13 +59,13 @@ def judge(judged: Judged) -> Verdict:
     found = ratio(sums.canary, sums.waiting(), sums.reference.strata, guard.quantile, sums.excursions.spread())
     count = sum(sketch.total(own) for own in sums.canary.values())
     record = _record(judged, count)
-    if sums.evidence.log >= math.log(1 / judged.level) and _slower(judged):
-        message = f"{_state(judged, found, count)}; {_conviction(sums)} (evidence {record.evidence:.3g})"
-        return _verdict(Outcome.REGRESSED, judged, record, message, None)
-    if not sums.thresholds:
+    if not sums.thresholds:  # even with the evidence of an operator before this one, which knew the stable
         known = sum(sketch.total(own) for own in sums.reference.strata.values())
         message = f"{record.signal}: the stable has {known} of the {MIN_REQUESTS} measured requests needed"
         return _verdict(Outcome.INCONCLUSIVE, judged, record, message, None)
+    if sums.evidence.log >= math.log(1 / judged.level) and _slower(judged):
+        message = f"{_state(judged, found, count)}; {_conviction(sums)} (evidence {record.evidence:.3g})"
+        return _verdict(Outcome.REGRESSED, judged, record, message, None)
     if count < guard.min_requests:
         wait = (guard.min_requests - count) * judged.elapsed / count if count else None
         message = f"{record.signal}: {count} of the {guard.min_requests} requests needed"
@@ -77,8 +77,12 @@ def judge(judged: Judged) -> Verdict:
         message = f"suspicious, not proven: {state}; {_conviction(sums)} (evidence {record.evidence:.3g})"
         return _verdict(Outcome.INCONCLUSIVE, judged, record, message, None)
     more = None if found is None else _more(judged, found)
-    wait = None if more is None or not count else more * judged.elapsed / count
-    return _verdict(Outcome.INCONCLUSIVE, judged, record, f"{state}; {_need(more, wait)}", wait)
+    if more is None:
+        message = f"{state}; it passes when more requests show less"
+        return _verdict(Outcome.INCONCLUSIVE, judged, record, message, None)
+    wait = more * judged.elapsed / count
+    message = f"{state}; about {more:,} more requests needed, about {duration(wait)}"
+    return _verdict(Outcome.INCONCLUSIVE, judged, record, message, wait)
 
 
 def _slower(judged: Judged) -> bool:
@@ -96,18 +100,9 @@ def _slower(judged: Judged) -> bool:
 def _more(judged: Judged, found: Ratio) -> int | None:
     """How many more requests would show a canary of this ratio to be good enough; None when none would."""
     room = (1 + judged.guard.max_increase) / max(found.value, 0.5) - 1
-    if room <= 0:
-        return None
     spread = judged.sums.excursions.spread()
     needed = requests_needed(judged.sums.reference.strata, judged.guard.quantile, room, spread)
     return None if needed is None else max(1, needed - found.requests)
-
-
-def _need(more: int | None, wait: float | None) -> str:
-    if more is None:
-        return "it passes when more requests show less"
-    minutes = "" if wait is None else f", about {duration(wait)}"
-    return f"about {more:,} more requests needed{minutes}"
 
 
 def _state(judged: Judged, found: Ratio | None, count: int) -> str:
@@ -119,8 +114,10 @@ def _state(judged: Judged, found: Ratio | None, count: int) -> str:
     if found is None:
         return f"{name}: no canary request yet that can be compared at equal load ({count} measured){waiting}"
     high = "more" if found.high is None else f"{found.high:.2f}"
-    raw = [own.quantile(guard.quantile) for own in judged.seconds]
-    values = "" if None in raw else f" (canary {1000 * (raw[1] or 0):.0f} ms, stable {1000 * (raw[0] or 0):.0f} ms)"
+    stable, canary = (own.quantile(guard.quantile) for own in judged.seconds)
+    values = ""
+    if stable is not None and canary is not None:
+        values = f" (canary {1000 * canary:.0f} ms, stable {1000 * stable:.0f} ms)"
     return (
         f"canary {name} is {found.value:.2f} times the stable's at equal load, {found.low:.2f} to {high}{values}; "
         f"{guard.max_increase:.0%} more accepted; {count:,} requests{waiting}"
@@ -129,8 +126,6 @@ def _state(judged: Judged, found: Ratio | None, count: int) -> str:
 
 def _lasting(sums: Accumulated) -> int:
     """How many requests are slow already, by the 95 % quantile's threshold, and have no first token yet."""
-    if not sums.thresholds:
-        return 0
     return sketch.beyond(sums.waiting(), sums.thresholds[QUANTILES.index(0.95)].pooled)
 
 
@@ -142,8 +137,9 @@ def _conviction(sums: Accumulated) -> str:
         bound = f"{1 + increase:.2f} times the stable's p{100 * QUANTILES[place]:g}"
     else:
         bound = f"{list(MULTIPLES)[place - len(QUANTILES)]:g} times the stable's p95"
-    share = hits / requests if requests else 1.0
-    return f"{share:.0%} of them are slower than {bound}, expected {threshold.share:.1%}"
+    # Evidence of far slower requests, or an earlier operator's, may be known where no request has been counted.
+    share = f"{hits / requests:.0%}" if requests else "too many"
+    return f"{share} of them are slower than {bound}, expected {threshold.share:.1%}"
 
 
 def _record(judged: Judged, count: int) -> VerdictRecord:
@@ -153,7 +149,7 @@ def _record(judged: Judged, count: int) -> VerdictRecord:
     requests, hits = sums.hits[place]
     record = record_without_latency(
         guard.title, hits / requests if requests else 0.0, 1 - QUANTILES[place], count,
-        value_of(max(-MAX_EXPONENT, sums.evidence.log)),
+        value_of(sums.evidence.log),
     )  # fmt: skip
     bound = None if stable is None else (1 + guard.max_increase) * stable
     return replace(record, bound_seconds=bound, stable_seconds=stable, canary_seconds=canary)
