@@ -126,7 +126,7 @@ class _Requests:
         name = sources.name_of(source, entry.histogram)
         if name not in self._slices:
             return self._silent(entry.signal, source, entry.histogram)
-        level = self._slices[name].part * (1 - entry.confidence) / self._signals
+        level = self._slices[name].part * self._level(entry.confidence)
         return _LatencyTest(entry, source, name, latency.signal_test(entry, level), level)
 
     def _judged_at_equal_load(self, entry: LatencyGuard, source: Source) -> Verdict | None:
@@ -142,7 +142,7 @@ class _Requests:
         ordered = self._slices[sources.GATEWAY].slices
         pods = reading_of(self._observation.revisions, comparison.canary).ready
         sums, record = memory.accumulate(self._observation.memo, scope, ordered, comparison.evidence, pods)
-        level = (1 - entry.confidence) / self._signals
+        level = self._level(entry.confidence)
         verdict = equal_load.judge(equal_load.Judged(sums, entry, level, comparison.now - self._since))
         return with_source(replace(verdict, evidence=(record,)), source)
 
@@ -175,7 +175,7 @@ class _Requests:
         name = sources.name_of(source)
         if name not in self._slices:
             return self._silent("errors", source)
-        periods, level = sums[name].periods, (1 - errors.CONFIDENCE) / self._signals
+        periods, level = sums[name].periods, self._level(errors.CONFIDENCE)
         subject = self._subject(ERRORS, name, max_rate)
         return with_source(errors.judge(self._comparison.failures, subject, periods, level), source)
 
@@ -183,7 +183,7 @@ class _Requests:
         """The verdict on the requests that another service answered, which only the gateways know."""
         if sources.GATEWAY not in self._slices:
             return self._silent(errors.FALLBACKS, Source.GATEWAY)
-        periods, level = sums[sources.GATEWAY].periods, (1 - errors.CONFIDENCE) / self._signals
+        periods, level = sums[sources.GATEWAY].periods, self._level(errors.CONFIDENCE)
         subject = self._subject(errors.FALLBACKS, sources.GATEWAY, max_rate)
         verdict = errors.judge_fallbacks(self._comparison.failures, subject, periods, level)
         return with_source(verdict, Source.GATEWAY)
@@ -195,7 +195,7 @@ class _Requests:
             return self._silent(signal, Source.GATEWAY)
         comparison, warm_up = self._comparison, self._guard.warmup_requests
         own = source.own(comparison.canary, warm_up), source.own(comparison.stable, 0)
-        level = source.part * (1 - errors.CONFIDENCE) / self._signals
+        level = source.part * self._level(errors.CONFIDENCE)
         if signal == throughput.COST:
             verdict = throughput.judge_cost(*own, comparison.prices, limit, level)
         else:
@@ -208,8 +208,12 @@ class _Requests:
         subject = self._subject(f"{test.bound.signal} {test.bound.seconds:g}", test.name, 1 - entry.quantile)
         subject = replace(subject, odds=limits.BOUND_ODDS)
         evidence = failures.gather(self._comparison.failures, subject, slow.periods)
-        level = (1 - entry.confidence) / self._signals
+        level = self._level(entry.confidence)
         return with_source(limits.judge_bound(entry, evidence, slow.blind, level), test.source)
+
+    def _level(self, confidence: float) -> float:
+        """The error level of one signal. Those of all signals add up to what the confidence leaves."""
+        return (1 - confidence) / self._signals
 
     def _subject(self, signal: str, name: str, limit: float) -> Subject:
         stable = "" if self._comparison.after_promotion else self._comparison.stable
