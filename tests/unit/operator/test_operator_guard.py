@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from pagefleet_contract import sketch
-from pagefleet_operator.domain.analysis import guard
+from pagefleet_operator.domain.analysis import guard, limits
+from pagefleet_operator.domain.analysis.failures import Bound, SlowCounts, Subject, gather
 from pagefleet_operator.domain.analysis.guard import Comparison, _SourceSlices
 from pagefleet_operator.domain.analysis.throughput import Prices
 from pagefleet_operator.domain.analysis.verdict import Verdict
 from pagefleet_operator.domain.spec.rollout import FreePages, Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import LoadCounts, Observation, PodReading, RevisionReading, Slice
 from pagefleet_operator.domain.status.status import SignalRecord, Status
@@ -168,6 +170,7 @@ def judging(starts: Sequence[float], since: float, now: float) -> tuple[float, f
         (3601.0, 7200.0, 7200.0, 12),
         (3601.0, 7199.0, 3600.0, 6),  # less than an hour is there: a part of it is judged
         (9e9, 50.0, 0.0, 2),  # a slice of a clock that is wrong
+        (0.0, -50.0, 0.0, 2),  # the operator's own clock is wrong
     ],
 )
 def test_slices_count_from_the_first_whole_hour_that_is_complete(
@@ -177,6 +180,12 @@ def test_slices_count_from_the_first_whole_hour_that_is_complete(
     found = judging([oldest, oldest + 10.0], 0.0, now)
     assert found == (begin, pytest.approx(parts))
     assert judging([oldest + 100.0, oldest + 110.0], 100.0, now + 100.0) == (begin + 100.0, pytest.approx(parts))
+
+
+def test_a_slice_that_cannot_be_true_says_nothing_of_how_long_slices_are_kept() -> None:
+    impossible = Slice("g", 0.0, SLICE, "s", "s", 1, 9)
+    own = _SourceSlices([impossible, Slice("g", 3601.0, SLICE, "s", "s", 1, 0)], 0.0, 8000.0)
+    assert own.begin == 7200.0
 
 
 def test_a_source_without_slices_is_judged_from_the_beginning() -> None:
@@ -189,7 +198,7 @@ def test_a_revision_s_slices_count_after_its_warm_up() -> None:
 
     adjusted = {"load": {"512-1447": LoadCounts({5: 1}, ttft={5: 1})}}
     pieces = [
-        piece(98.0), piece(100.0), piece(102.0, "s", 9), piece(104.0, requests=9, **adjusted), piece(106.0), piece(108.0),
+        piece(98.0), piece(100.0), piece(101.0, requests=9, retried=1), piece(102.0, "s", 9), piece(104.0, requests=9, **adjusted), piece(106.0), piece(108.0),
         piece(110.0),
     ]  # fmt: skip
     own = _SourceSlices(pieces, 100.0, 120.0)
@@ -197,6 +206,45 @@ def test_a_revision_s_slices_count_after_its_warm_up() -> None:
     assert [one.start for one in own.own("c", 3)] == [108.0, 110.0]
     assert [one.start for one in own.own("c", 0)] == [100.0, 106.0, 108.0, 110.0]
     assert [one.start for one in own.own("s", 0)] == [102.0]
+
+
+@pytest.mark.parametrize(
+    ("own", "signals"),
+    [
+        (replace(NOTHING, max_error_rate=0.01, error_source=Source.PROMETHEUS), ["errors"]),
+        (replace(NOTHING, latency=(replace(BOUND, given="Prometheus", histogram="h"),)), ["e2e"]),
+    ],
+)
+def test_a_source_without_an_answer_is_named_with_its_reason(own: Guard, signals: list[str]) -> None:
+    silence = {"prometheus": "Prometheus is away", "prometheus h": "Prometheus is away"}
+    observation = Observation("ns", "chat", "uid", 1, {}, Status(), slices=tuple(slices(3)), silence=silence)
+    verdict = guard.assess(observation, own, Comparison("s", "c", 0.0, 10.0))
+    assert verdict is not None and verdict.outcome.value == "Inconclusive"
+    assert [one.signal for one in verdict.signals] == signals
+    assert "no measurement to judge by: Prometheus is away; source Prometheus" in verdict.record.message
+
+
+def test_the_first_slice_of_the_stable_counts_in_a_throughput() -> None:
+    """A warm-up is the canary's. With one slice less there would be five blocks, and six are needed."""
+    pieces = [
+        Slice("g", 30.0 * index, SLICE, name, "s", 10, 0, {"tpot": {sketch.bucket_of(0.02): 10}}, tokens=500)
+        for index in range(6)
+        for name in "sc"
+    ]
+    verdict = judged(pieces, replace(NOTHING, max_throughput_decrease=0.1))
+    assert verdict is not None and verdict.outcome.value == "Passed", verdict.record.message
+
+
+def test_the_evidence_of_a_bound_has_the_alternatives_of_a_bound() -> None:
+    verdict = judged(slices(30), replace(NOTHING, latency=(BOUND,)))
+    assert verdict is not None
+    (stored,) = verdict.failures
+    assert len(stored.absolute) == len(limits.BOUND_ODDS)
+    subject = Subject("e2e 2", "gateway", "s", 0.0, 1 - 0.95, odds=limits.BOUND_ODDS)
+    slow = SlowCounts(Bound("e2e", 2.0))
+    for piece in slices(30):
+        slow.add(piece, piece.revision == "c")
+    assert gather((), subject, slow.periods).settled.absolute == stored.absolute
 
 
 def test_nothing_is_judged_without_signals_or_before_the_canary_has_traffic() -> None:
