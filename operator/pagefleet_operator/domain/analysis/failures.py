@@ -206,7 +206,7 @@ def _usable(stored: Iterable[FailureRecord], subject: Subject) -> FailureRecord:
 
 def _add(record: FailureRecord, number: int, period: FailureCounts, subject: Subject) -> FailureRecord:
     stable, canary = max(period.stable, period.stable_arrived), max(period.canary, period.canary_arrived)
-    passed = max(1, number + 1 - record.until) if record.until else 1
+    passed = number + 1 - record.until
     near = _forgetting(record.near, math.exp(-passed / NEAR_PERIODS), (period.stable_failed, stable))
     lost = min(passed / FAR_PERIODS, stable / FAR_REQUESTS)
     far = _forgetting(record.far, math.exp(-lost), (period.stable_failed, stable))
