@@ -75,7 +75,6 @@ def test_load_adjusted_times_are_no_stratum_of_prompts() -> None:
     sums = Accumulator(Scope("b", "a", 0.0, 0, (test,)))
     for piece in read(PIECE, PIECE | {"stratum": "64-180", "load": {}, "pods": {}, "requests": 4}):
         sums.add(piece)
-    sums.flush()
     assert list(sums.strata_of(test)) == ["64-180"]
 
 

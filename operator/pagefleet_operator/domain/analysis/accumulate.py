@@ -7,6 +7,7 @@ hour of them. With the memo or without it, and whatever was asked before, the re
 from __future__ import annotations
 
 import copy
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -95,19 +96,21 @@ class StratumSums:
         self.edged = False  # whether some slice has buckets of its own
         self._sides = (Side(), Side())
         self._in_flight = (InFlight(), InFlight())
-        self._at_begin: tuple[Histogram, Histogram] = ({}, {})  # in flight when the open block began, by age
+        self._at_begin: list[Histogram] = [{}, {}]  # in flight when the open block began to count, by age
         self._begin: float | None = None
+        self._newest = -math.inf  # the start of the newest slice that counts
 
     def add(self, piece: Slice, of_canary: bool) -> None:
-        """Close the open block if it is complete, then count a slice in the next."""
-        if self._begin is not None and self._block_ends(piece.start):
+        """Close the open block if it is complete, then count a slice in the next. Slices of one time are in one block."""
+        is_later, self._newest = piece.start > self._newest, piece.start
+        if self._begin is not None and is_later and self._block_ends(piece.start - self._begin):
             stable, canary = self._sides
             waits = self._waits(0, stable), self._waits(1, canary)
             self.test.add(Block(stable.latency, canary.latency, _pair(stable, canary), waits))
             self._sides, self._begin = (Side(), Side()), None
         if self._begin is None:
             self._begin = piece.start
-            self._at_begin = self._in_flight[0].total(), self._in_flight[1].total()
+            self._at_begin = [in_flight.total() for in_flight in self._in_flight]
         self._sides[of_canary].add(self._signal, piece)
         self._in_flight[of_canary].update(piece, self._signal)
         self.has_canary |= of_canary
@@ -116,8 +119,9 @@ class StratumSums:
         sketch.add_onto(self.unmeasured[of_canary], piece.unmeasured.get(self._signal, {}))
 
     def skip(self, piece: Slice, of_canary: bool) -> None:
-        """Note the requests in flight at the end of a slice that does not count."""
+        """Note the requests in flight at the end of a slice that does not count. How old they are is no news later."""
         self._in_flight[of_canary].update(piece, self._signal)
+        self._at_begin[of_canary] = self._in_flight[of_canary].total()
 
     def ages(self, of_canary: bool) -> dict[int, int]:
         """The ages of the requests without a measurement: in flight now, or ended without one."""
@@ -130,22 +134,22 @@ class StratumSums:
         result.unmeasured = dict(self.unmeasured[0]), dict(self.unmeasured[1])
         result._sides = (self._sides[0].copied(), self._sides[1].copied())
         result._in_flight = (self._in_flight[0].copied(), self._in_flight[1].copied())
+        result._at_begin = list(self._at_begin)
         return result
 
     def _waits(self, place: int, side: Side) -> Waits:
         begin, end = self._at_begin[place], self._in_flight[place].total()
         return Waits(begin, end, side.unmeasured) if begin or end or side.unmeasured else NO_WAITS
 
-    def _block_ends(self, start: float) -> bool:
-        begin = self._begin or 0.0
+    def _block_ends(self, seconds: float) -> bool:
         enough = min(side.count for side in self._sides) >= BLOCK_REQUESTS
-        return start >= begin + MAX_BLOCK_SECONDS or (start >= begin + MIN_BLOCK_SECONDS - 1e-6 and enough)
+        return seconds >= MAX_BLOCK_SECONDS or (seconds >= MIN_BLOCK_SECONDS - 1e-6 and enough)
 
 
 class Accumulator:
-    """The sums of one source: `strata` by stratum and test, `periods` by number, `slow` by bound; complete after `flush`.
+    """The sums of one source: `strata` by stratum and test, `periods` by number, `slow` by bound.
 
-    Slices must come in the order of time.
+    Slices must come in the order of time. Those of one time may come in any order.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -154,44 +158,32 @@ class Accumulator:
         self.periods: dict[int, FailureCounts] = {}
         self.slow = {bound: SlowCounts(bound) for bound in scope.bounds}
         self._canary_requests = 0
-        self._pending: list[Slice] = []  # of one time: the stable's are added first, in whatever order they arrived
 
     def add(self, piece: Slice) -> None:
-        """Queue a slice of the scope; the slices of one time are counted together.
+        """Count a slice of the scope, of the canary's those after its warm-up.
 
         Load-adjusted times are in slices without a stratum, which would otherwise be a stratum without requests.
         """
         scope = self._scope
         if piece.adjusted or piece.revision not in (scope.stable, scope.canary) or not piece.possible:
             return
-        if piece.start < scope.begin:
-            self._skip(piece)
-            return
-        if self._pending and piece.start != self._pending[0].start:
-            self.flush()
-        self._pending.append(piece)
+        of_canary = piece.revision == scope.canary
+        if piece.start < scope.begin or (of_canary and self._warming_up(piece)):
+            self._skip(piece, of_canary)
+        else:
+            self._count(piece, of_canary)
 
-    def flush(self) -> None:
-        """Count the queued slices, the stable's first, and the canary's after its warm-up."""
-        pending, self._pending = self._pending, []
-        for piece in pending:
-            if piece.revision == self._scope.stable:
-                self._count(piece, of_canary=False)
-        for piece in pending:
-            if piece.revision == self._scope.canary:
-                # By those that came: a canary that never answers is not warming up for ever.
-                before = self._canary_requests
-                self._canary_requests += piece.arrived + piece.fell_back
-                if before >= self._scope.warm_up:
-                    self._count(piece, of_canary=True)
-                else:
-                    self._skip(piece)
+    def _warming_up(self, piece: Slice) -> bool:
+        """Whether fewer requests than those of the warm-up came before. One that never ends has come, too."""
+        before = self._canary_requests
+        self._canary_requests += piece.arrived + piece.fell_back
+        return before < self._scope.warm_up
 
-    def _skip(self, piece: Slice) -> None:
-        for sums in self._sums(piece.stratum) if piece.in_flight or piece.stratum in self.strata else ():
-            sums.skip(piece, piece.revision == self._scope.canary)
+    def _skip(self, piece: Slice, of_canary: bool) -> None:
+        for sums in self._sums(piece.stratum):
+            sums.skip(piece, of_canary)
         for slow in self.slow.values():
-            slow.skip(piece, piece.revision == self._scope.canary)
+            slow.skip(piece, of_canary)
 
     def _sums(self, stratum: str) -> Iterable[StratumSums]:
         tests = self.strata.get(stratum)
@@ -199,7 +191,7 @@ class Accumulator:
             tests = self.strata[stratum] = {test: StratumSums(test) for test in self._scope.tests}
         return tests.values()
 
-    def _count(self, piece: Slice, *, of_canary: bool) -> None:
+    def _count(self, piece: Slice, of_canary: bool) -> None:
         for sums in self._sums(piece.stratum):
             sums.add(piece, of_canary)
         for slow in self.slow.values():
@@ -230,7 +222,6 @@ class Accumulator:
         }
         result.periods = {number: copy.copy(period) for number, period in self.periods.items()}
         result.slow = {bound: slow.copied() for bound, slow in self.slow.items()}
-        result._pending = list(self._pending)
         return result
 
 
@@ -262,14 +253,12 @@ def accumulate(memo: MutableMapping[str, object], source: str, scope: Scope, ord
     border = max(done, border)
     for piece in ordered[done:border]:
         settled.add(piece)
-    in_time = same and (known == len(ordered) or ordered[known].start > ordered[known - 1].start)
-    if in_time and known >= border:
+    if same and known >= border:
         latest, first = stored.latest, known
     else:
         latest, first = settled.copied(), border
     for piece in ordered[first:]:
         latest.add(piece)
-    latest.flush()
     added = border - done + len(ordered) - first
     memo[source] = StoredSums(scope, ordered, latest, settled, border, added)
     return latest
