@@ -142,6 +142,7 @@ JOBS = (
     bench("autoscaling", "our scaler beside others' rules", 75, 10),
     bench("engine_cpu", "our engine beside vLLM and llama.cpp", 60, 5),
     bench("simulator_reality", "the simulator's prediction beside a real engine", 6, 1),
+    bench("fleet_reality", "the simulator's replica-hours beside a real fleet that scales", 35, 9, ROOT, NODE),
     bench("engine_features", "what paging, caching, chunks and drafts bring", 5, 1),
     bench("scenarios", "the examples' workloads keep their promises on simulated GPUs", 10, 1),
     bench("serving_styles", "paged serving beside static batches", 10, 1),
