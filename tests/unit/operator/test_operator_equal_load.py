@@ -229,7 +229,7 @@ def test_so_many_more_requests_would_show_that_the_canary_is_good_enough(
 
 def test_at_least_one_more_request_is_needed() -> None:
     verdict = judged(learned(ranks(4)))
-    assert verdict.record.message.endswith("; about 1 more requests needed, about 1 s")
+    assert verdict.record.message.endswith("; about 1 more request needed, about 1 s")
     assert verdict.record.expected_seconds == pytest.approx(0.6)
 
 
@@ -252,7 +252,7 @@ def test_requests_that_have_waited_beyond_the_threshold_of_the_95_percent_quanti
     sums = learned({100: 50}, waiting={157: 2, 158: 3})
     assert judged(sums).record.message.endswith("; 50 requests; 3 have waited for longer without a first token")
     elsewhere = judged(learned({100: 60}, waiting={158: 1}, stratum=OTHER)).record.message
-    assert "(60 measured); 1 have waited for longer without a first token; it passes" in elsewhere
+    assert "(60 measured); 1 has waited for longer without a first token; it passes" in elsewhere
 
 
 SECONDS = dict.fromkeys(range(201, 301), 1), dict.fromkeys(range(401, 501), 1)

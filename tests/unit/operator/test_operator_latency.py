@@ -181,14 +181,18 @@ def test_a_stratum_that_cannot_be_judged_yet_does_not_hold_up_the_others() -> No
     assert judged(unknown({QUICK: 10}, {QUICK: 1}), stratum(MANY, MANY, -1.0)).outcome is Outcome.PASSED
 
 
-@pytest.mark.parametrize(("signal", "count", "answer"), [("ttft", 20, "first token"), ("e2e", 1, "whole answer")])
-def test_requests_that_wait_for_longer_than_the_bound_count_as_slow(signal: str, count: int, answer: str) -> None:
+@pytest.mark.parametrize(
+    ("signal", "count", "have", "answer"), [("ttft", 20, "have", "first token"), ("e2e", 1, "has", "whole answer")]
+)
+def test_requests_that_wait_for_longer_than_the_bound_count_as_slow(
+    signal: str, count: int, have: str, answer: str
+) -> None:
     """Seven of the canary's are too young for that: the bound lies in their bucket."""
     sums = stratum(MANY, {QUICK: 80, SLOW: 4}, NEEDED + 1, ages=({}, {SLOWER: 7, SLOWER + 1: count}))
     verdict = judged(sums, guard=replace(GUARD, signal=signal))
     assert verdict.outcome is Outcome.REGRESSED
     assert (verdict.record.samples, verdict.record.canary_seconds) == (84 + count, sketch.upper(SLOWER + 1))
-    assert verdict.record.message.endswith(f"; {count} of them have waited for longer without a {answer}")
+    assert verdict.record.message.endswith(f"; {count} of them {have} waited for longer without a {answer}")
 
 
 def test_the_stable_s_requests_that_wait_raise_the_bound() -> None:

@@ -18,7 +18,7 @@ from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated
 from pagefleet_operator.domain.analysis.adjusted.forecast import duration
 from pagefleet_operator.domain.analysis.adjusted.ratio import Ratio, ratio, requests_needed
 from pagefleet_operator.domain.analysis.adjusted.reference import MIN_REQUESTS, MULTIPLES, QUANTILES
-from pagefleet_operator.domain.analysis.latency import REGRESSION
+from pagefleet_operator.domain.analysis.latency import REGRESSION, waited
 from pagefleet_operator.domain.analysis.verdict import (
     SUSPICIOUS,
     Outcome,
@@ -81,7 +81,7 @@ def judge(judged: Judged) -> Verdict:
         message = f"{state}; it passes when more requests show less"
         return _verdict(Outcome.INCONCLUSIVE, judged, record, message, None)
     wait = more * judged.elapsed / count
-    message = f"{state}; about {more:,} more requests needed, about {duration(wait)}"
+    message = f"{state}; about {more:,} more request{'' if more == 1 else 's'} needed, about {duration(wait)}"
     return _verdict(Outcome.INCONCLUSIVE, judged, record, message, wait)
 
 
@@ -110,7 +110,7 @@ def _state(judged: Judged, found: Ratio | None, count: int) -> str:
     guard, sums = judged.guard, judged.sums
     name = guard.title
     lasting = _lasting(sums)
-    waiting = f"; {lasting} have waited for longer without a first token" if lasting else ""
+    waiting = f"; {waited(lasting)} for longer without a first token" if lasting else ""
     if found is None:
         return f"{name}: no canary request yet that can be compared at equal load ({count} measured){waiting}"
     high = "more" if found.high is None else f"{found.high:.2f}"

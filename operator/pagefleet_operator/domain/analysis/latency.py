@@ -72,9 +72,14 @@ def _known(guard: LatencyGuard, sums: StratumSums) -> tuple[Histogram, Histogram
     return stable, sketch.with_lasting(sums.canary, sums.ages(of_canary=True), limit)
 
 
+def waited(count: int, of: str = "") -> str:
+    """The words for so many requests that have waited."""
+    return f"{count}{of} {'has' if count == 1 else 'have'} waited"
+
+
 def _unanswered(guard: LatencyGuard, count: int) -> str:
     answer = "first token" if guard.signal == "ttft" else "whole answer"
-    return f"; {count} of them have waited for longer without a {answer}" if count > 0 else ""
+    return f"; {waited(count, ' of them')} for longer without a {answer}" if count > 0 else ""
 
 
 def signal_record(
