@@ -45,24 +45,23 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     before = {record.hash: record for record in observation.status.revisions}
     allowed = capped(in_force(scaling, now), observation.status.spending)
     may_sleep = bool(stage.traffic) and not stage.canary
-    stable = _stable(stage, observation, allowed if may_sleep else awake(allowed), now)
-    current = before[stage.stable].desired if stage.stable in before else stable.replicas
-    asleep = current == 0 and stage.stable in before and observation.status.stable == stage.stable
-    count = max(stable.replicas, min(current, allowed.max)) if stage.canary else stable.replicas
+    known = before.get(stage.stable)
+    own = allowed if may_sleep else awake(allowed)
+    if stage.canary and known is not None:
+        own = replace(own, min=max(own.min, min(known.desired, own.max)))
+    stable = _stable(stage, observation, own, now)
+    count = stable.replicas
+    current = known.desired if known is not None else count
+    asleep = current == 0 and known is not None and observation.status.stable == stage.stable
     if (current or asleep) and count != current:
         turn.journal.note(_kind(current, count), f"revision {stage.stable}: {stable.message or _bounds(allowed)}")
     recommended, replicas = {stage.stable: stable}, {stage.stable: count}
     if stage.canary:
-        canary = _canary(stage, observation, allowed, now)
-        recommended[stage.canary] = canary
         beside = count + turn.spec.pods.prefill_replicas  # the canary has prefill pods of its own
-        replicas[stage.canary] = _canary_replicas(canary, _share(stage, turn.rollout, count), beside, allowed)
-    steps = {record.revision: record.steps for record in observation.status.scaling}
-    records = (
-        # A number that was recommended and not decided is no past change.
-        entry.record if entry.replicas == replicas[name] else replace(entry.record, steps=steps.get(name, ()))
-        for name, entry in recommended.items()
-    )
+        bounds = _canary_bounds(allowed, _share(stage, turn.rollout, count), beside)
+        recommended[stage.canary] = _canary(stage, observation, bounds, now)
+        replicas[stage.canary] = recommended[stage.canary].replicas
+    records = (entry.record for entry in recommended.values())
     nothing_to_shrink = stable.limit == "SignalsMissing" and stable.replicas <= allowed.min
     return Capacity(
         replicas,
@@ -98,14 +97,17 @@ def _stable(stage: Stage, observation: Observation, scaling: Scaling, now: float
 
 
 def _canary(stage: Stage, observation: Observation, scaling: Scaling, now: float) -> Recommendation:
-    # spec.scaling.min is for the revision that serves everybody; the canary's floor is its share.
-    own = awake(replace(scaling, min=1, external=False))
-    return _recommended(stage.canary, observation, own, _share_of_load(stage, observation, stage.canary), now)
+    return _recommended(stage.canary, observation, scaling, _share_of_load(stage, observation, stage.canary), now)
 
 
-def _canary_replicas(canary: Recommendation, share: int, beside: int, scaling: Scaling) -> int:
-    count = share if scaling.external else max(share, canary.replicas)
-    return count if scaling.affordable is None else max(1, min(count, scaling.affordable - beside))
+def _canary_bounds(scaling: Scaling, share: int, beside: int) -> Scaling:
+    """The canary's bounds: at least its share, because spec.scaling.min is for the revision that serves everybody.
+
+    Together with `beside` replicas of the stable they are within the cost ceiling. In mode external the canary has its share.
+    """
+    most = scaling.max if scaling.affordable is None else max(1, min(scaling.max, scaling.affordable - beside))
+    least = min(share, most)
+    return replace(scaling, min=least, max=least if scaling.external else most, external=False, idle_to_zero=None)
 
 
 def _recommended(
