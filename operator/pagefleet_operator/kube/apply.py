@@ -36,7 +36,6 @@ from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
 
 MANAGER = OPERATOR
-CHANGED, LOST = "changed", "lost"
 CONFLICT, NOT_FOUND = 409, 404
 WriteRecords = Callable[[Iterable[Mapping[str, object]]], Awaitable[list[ApiError]]]
 log = logging.getLogger(__name__)
@@ -209,8 +208,8 @@ class Applier:
     def _cause(self, desired: Document, live: Document) -> tuple[str, str]:
         """Why a live object is applied now, as `drift` states it; ("", "") when it is not. A field that somebody else
         changes over and over is written back less and less often."""
-        kind, field = drift(desired, live)
-        waits = kind == LOST and not self._disputes.may_repair(live["metadata"]["uid"], time.monotonic())
+        kind, field = ownership.drift(desired, live, MANAGER)
+        waits = kind == ownership.LOST and not self._disputes.may_repair(live["metadata"]["uid"], time.monotonic())
         return ("", "") if waits else (kind, field)
 
     async def _note_repair(self, service: Document, live: Document, field: str) -> None:
@@ -332,25 +331,3 @@ def _stamp(manifest: dict[str, Any]) -> None:
     annotations = {APPLIED_ANNOTATION: digest, **({TEMPLATES_ANNOTATION: templates} if templates else {})}
     given = manifest["metadata"].get("annotations") or {}
     manifest["metadata"] = {**manifest["metadata"], "annotations": {**given, **annotations}}
-
-
-def drift(desired: Mapping[str, Any], live: Mapping[str, Any]) -> tuple[str, str]:
-    """Why the live object has to be applied: (kind, field); ("", "") when it has not.
-
-    `CHANGED`: it was last applied from something else. `LOST`: somebody else has changed a field that is ours.
-    """
-    applied = (live["metadata"].get("annotations") or {}).get(APPLIED_ANNOTATION)
-    if applied != desired["metadata"]["annotations"][APPLIED_ANNOTATION]:
-        return CHANGED, ""
-    fields = ownership.our_fields(live, MANAGER)
-    ours = {"metadata": {"annotations": desired["metadata"]["annotations"]}, "spec": desired["spec"]}
-    if fields is None:  # an API server without a record of who wrote what
-        path = ownership.rewritten(desired["spec"], live.get("spec") or {}, "spec")
-    else:
-        path = ownership.lost(ours, fields) or _scaled(desired["spec"], live.get("spec") or {})
-    return (LOST, path) if path else ("", "")
-
-
-def _scaled(desired: Mapping[str, Any], live: Mapping[str, Any]) -> str:
-    """The field of the replicas when it differs: API servers before 1.22 do not record who wrote to /scale."""
-    return "spec.replicas" if "replicas" in desired and desired["replicas"] != live.get("replicas") else ""

@@ -59,7 +59,7 @@ def ours(live: Document) -> Document:
 
 
 def test_an_applied_object_is_not_written_again() -> None:
-    assert apply.drift(*applied()) == ("", "")
+    assert ownership.drift(*applied(), OPERATOR) == ("", "")
 
 
 def add_sidecar(live: Document) -> None:
@@ -93,7 +93,7 @@ def add_defaults(live: Document) -> None:
 def test_additions_and_rewritten_values_of_our_own_fields_are_left_alone(change: Any) -> None:
     manifest, live = applied()
     change(live)
-    assert apply.drift(manifest, live) == ("", "")
+    assert ownership.drift(manifest, live, OPERATOR) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -109,21 +109,21 @@ def test_additions_and_rewritten_values_of_our_own_fields_are_left_alone(change:
 def test_a_field_that_somebody_else_has_taken_is_written_again(lose: Any, field: str) -> None:
     manifest, live = applied()
     lose(ours(live))
-    kind, path = apply.drift(manifest, live)
-    assert kind == apply.LOST
+    kind, path = ownership.drift(manifest, live, OPERATOR)
+    assert kind == ownership.LOST
     assert path.endswith(field)
 
 
 def test_replicas_count_by_value_for_servers_that_do_not_record_who_scales() -> None:
     manifest, live = applied()
     live["spec"]["replicas"] = 3
-    assert apply.drift(manifest, live) == (apply.LOST, "spec.replicas")
+    assert ownership.drift(manifest, live, OPERATOR) == (ownership.LOST, "spec.replicas")
 
 
 def test_a_changed_plan_is_written_whatever_the_fields_say() -> None:
     manifest, live = applied()
     live["metadata"]["annotations"][APPLIED_ANNOTATION] = "another"
-    assert apply.drift(manifest, live) == (apply.CHANGED, "")
+    assert ownership.drift(manifest, live, OPERATOR) == (ownership.CHANGED, "")
 
 
 def test_without_managed_fields_values_decide_and_additions_do_not_matter() -> None:
@@ -131,10 +131,10 @@ def test_without_managed_fields_values_decide_and_additions_do_not_matter() -> N
     del live["metadata"]["managedFields"]
     for change in (add_volume, add_env, add_defaults, add_sidecar):
         change(live)
-    assert apply.drift(manifest, live) == ("", "")
+    assert ownership.drift(manifest, live, OPERATOR) == ("", "")
     pod(live)["containers"][1]["image"] = "mirror.example/engine"
-    kind, path = apply.drift(manifest, live)
-    assert kind == apply.LOST
+    kind, path = ownership.drift(manifest, live, OPERATOR)
+    assert kind == ownership.LOST
     assert "containers[engine].image is" in path
 
 

@@ -12,10 +12,29 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pagefleet_contract.names import APPLIED_ANNOTATION
 from pagefleet_contract.quantity import amount
 
 Fields = Mapping[str, Any]
+CHANGED, LOST = "changed", "lost"
 ITEM, VALUE, FIELD = "k:", "v:", "f:"
+
+
+def drift(desired: Mapping[str, Any], live: Mapping[str, Any], manager: str) -> tuple[str, str]:
+    """Why the live object has to be applied: (kind, field); ("", "") when it has not.
+
+    `CHANGED`: it was last applied from something else. `LOST`: somebody else has changed a field that is ours.
+    """
+    applied = (live["metadata"].get("annotations") or {}).get(APPLIED_ANNOTATION)
+    if applied != desired["metadata"]["annotations"][APPLIED_ANNOTATION]:
+        return CHANGED, ""
+    fields = our_fields(live, manager)
+    ours = {"metadata": {"annotations": desired["metadata"]["annotations"]}, "spec": desired["spec"]}
+    if fields is None:  # an API server without a record of who wrote what
+        path = rewritten(desired["spec"], live.get("spec") or {}, "spec")
+    else:
+        path = lost(ours, fields) or _scaled(desired["spec"], live.get("spec") or {})
+    return (LOST, path) if path else ("", "")
 
 
 def our_fields(live: Mapping[str, Any], manager: str) -> Fields | None:
@@ -56,6 +75,11 @@ def rewritten(desired: Any, live: Any, path: str = "") -> str:
     Fields and list entries that others have added do not matter.
     """
     return next(_rewritten(desired, live, path), "")
+
+
+def _scaled(desired: Mapping[str, Any], live: Mapping[str, Any]) -> str:
+    """The field of the replicas when it differs: API servers before 1.22 do not record who wrote to /scale."""
+    return "spec.replicas" if "replicas" in desired and desired["replicas"] != live.get("replicas") else ""
 
 
 def _fields(entry: Mapping[str, Any]) -> Fields:
