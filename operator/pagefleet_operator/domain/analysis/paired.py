@@ -150,6 +150,8 @@ class PairedTest:
         return None
 
     def _learn(self, stable: Mapping[float, int]) -> None:
+        if not stable:
+            return
         self._recent.append(stable)
         self._count += sum(stable.values())
         for end, number in stable.items():
