@@ -19,10 +19,7 @@ import argparse
 import asyncio
 import json
 import random
-import sys
-import threading
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,17 +27,13 @@ from statistics import median
 from typing import Any
 
 from cpubench import client, report, workload
-from cpubench.measures import Answer, percentile
-from scalingbench.field import NAMESPACE, Field, serving, startup
+from cpubench.measures import Answer, makespan, percentile
+from cpubench.scraping import scraping
+from scalingbench.field import NAMESPACE, Field, on_fleet, serving, startup
 
-from pagefleet_local.base import paths
 from pagefleet_local.demo.stage import sample
 from pagefleet_local.fleet.kubectl import Document
-from pagefleet_local.lifecycle import cleanup
-from pagefleet_local.lifecycle.fleet_up import fleet_up
-from pagefleet_local.lifecycle.up import Options, healthy
 from pagefleet_operator.domain.spec.parse import Spec, parse
-from pagefleet_operator.kube.client import Api
 from pagefleet_simulator.fleet.fit import Fit, fit, scrapes
 from pagefleet_simulator.fleet.profile import Profile, Startup
 from pagefleet_simulator.fleet.request import Arrival
@@ -57,7 +50,7 @@ QUICK_PHASES = ((0.4, 30.0), (1.6, 90.0), (0.3, 60.0))
 CALIBRATION = (0.4, 0.8)  # fractions of the saturation
 CALIBRATED_REQUESTS = 30
 SIMULATED = 9
-NODE, MODEL, METRICS_PORT, SCRAPE_SECONDS, LOOK_SECONDS, TIMEOUT = "pagefleet-local", "smollm2", 8000, 0.5, 0.5, 900.0
+MODEL, METRICS_PORT, LOOK_SECONDS, TIMEOUT = "smollm2", 8000, 0.5, 900.0
 TOKENS = (1000, 40_000)  # of prompts: plain tokens of the vocabulary, drawn anew, so that no prefix is shared
 MAX_ERROR = 0.08
 
@@ -104,35 +97,22 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
-    ran_before = healthy(Options())
-    try:
-        compared = asyncio.run(measured(1 if given.quick else given.runs, QUICK_PHASES if given.quick else PHASES))
-    finally:
-        if not ran_before:
-            cleanup.down(paths.layout())
-    return verdict(compared, given.check, given.json)
+    runs, phases = (1, QUICK_PHASES) if given.quick else (given.runs, PHASES)
+    return verdict(on_fleet(lambda field: measured(field, runs, phases)), given.check, given.json)
 
 
-async def measured(runs: int, phases: Sequence[tuple[float, float]]) -> list[Compared]:
-    fleet = await fleet_up(lambda line: print(line, file=sys.stderr))
-    compared = []
-    async with Api(str(fleet.kubectl.kubeconfig)) as api:
-        field = Field(fleet.kubectl, api, fleet.gateway, NODE)
-        try:
-            await fleet.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-            await fleet.kubectl.apply(share())
-            known = await calibrated(field)
-            fitted = known.fitted
-            print(
-                f"saturation {known.saturation:.2f} requests/s, {known.startup:.1f} s to start; {fitted.step}, "
-                f"mean error {fitted.error:.1%} of {fitted.samples} scrapes",
-                flush=True,
-            )
-            for seed in range(runs):
-                compared.append(await compare(field, known, seed, phases))
-                show(compared[-1])
-        finally:
-            await fleet.kubectl.run("delete", "namespace", NAMESPACE, "--timeout=300s", check=False)
+async def measured(field: Field, runs: int, phases: Sequence[tuple[float, float]]) -> list[Compared]:
+    await field.kubectl.apply(share())
+    known, compared = await calibrated(field), []
+    fitted = known.fitted
+    print(
+        f"saturation {known.saturation:.2f} requests/s, {known.startup:.1f} s to start; {fitted.step}, "
+        f"mean error {fitted.error:.1%} of {fitted.samples} scrapes",
+        flush=True,
+    )
+    for seed in range(runs):
+        compared.append(await compare(field, known, seed, phases))
+        show(compared[-1])
     return compared
 
 
@@ -161,30 +141,13 @@ async def calibrated(field: Field) -> Known:
     await field.when(lambda view, pods: view.is_true("Ready") and serving(pods) == 1, name, "a replica", TIMEOUT)
     listed = await field.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={name}")
     address = f"http://{listed[0]['status']['podIP']}:{METRICS_PORT}/metrics"
-    texts, ended = [scraped(address)], threading.Event()
-
-    def scrape() -> None:
-        while not ended.wait(SCRAPE_SECONDS):
-            texts.append(scraped(address))
-
-    scraping = threading.Thread(target=scrape)
-    scraping.start()
-    try:
-        answers = await drive(field, name, requests(CALIBRATED_REQUESTS, 1000))
-        most = len(answers) / (max(one.times[-1] for one in answers) - min(one.sent for one in answers))
+    with scraping(address) as pages:
+        most = CALIBRATED_REQUESTS / makespan(await drive(field, name, requests(CALIBRATED_REQUESTS, 1000)))
         for part, fraction in enumerate(CALIBRATION, 1001):
             await drive(field, name, workload.spread(requests(CALIBRATED_REQUESTS, part), fraction * most, part))
-    finally:
-        ended.set()
-        scraping.join()
-    known = Known(fit(scrapes(texts, PAGE)), most, startup(await field.view(name)))
+    known = Known(fit(scrapes(pages, PAGE)), most, startup(await field.view(name)))
     await field.remove(name)
     return known
-
-
-def scraped(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=30) as reply:
-        return str(reply.read().decode())
 
 
 async def drive(field: Field, name: str, asked: Sequence[workload.Request]) -> list[Answer]:

@@ -11,7 +11,6 @@ more than a second after the start-up time, or when a woken spare is not sooner 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -20,32 +19,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from scalingbench.field import NAMESPACE, Field
+from scalingbench.field import Field, on_fleet
 from scalingbench.parts import PARTS, Figures
 
-from pagefleet_local.base import paths
-from pagefleet_local.lifecycle import cleanup
-from pagefleet_local.lifecycle.fleet_up import fleet_up
-from pagefleet_local.lifecycle.up import Options, healthy
-from pagefleet_operator.kube.client import Api
-
-NODE = "pagefleet-local"
 LATE_SECONDS = 1.0
 
 
-async def measured(names: list[str], streams: int) -> dict[str, Figures]:
-    fleet = await fleet_up(lambda line: print(line, file=sys.stderr))
+async def measured(field: Field, names: list[str], streams: int) -> dict[str, Figures]:
     results: dict[str, Figures] = {}
-    async with Api(str(fleet.kubectl.kubeconfig)) as api:
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        await fleet.kubectl.apply(namespace)
-        field = Field(fleet.kubectl, api, fleet.gateway, NODE)
-        try:
-            for name in names:
-                results[name] = await PARTS[name](field, streams)
-                _show({name: results[name]})
-        finally:
-            await fleet.kubectl.run("delete", "namespace", NAMESPACE, "--timeout=300s", check=False)
+    for name in names:
+        results[name] = await PARTS[name](field, streams)
+        _show({name: results[name]})
     return results
 
 
@@ -80,12 +64,8 @@ def main() -> int:
     unknown = sorted(set(given.parts) - set(PARTS))
     if unknown:
         parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    ran_before, before = healthy(Options()), os.getloadavg()
-    try:
-        results = asyncio.run(measured(given.parts, given.streams))
-    finally:
-        if not ran_before:
-            cleanup.down(paths.layout())
+    before = os.getloadavg()
+    results = on_fleet(lambda field: measured(field, given.parts, given.streams))
     print(f"load of the machine: {before[0]:.1f} before, {os.getloadavg()[0]:.1f} after, {os.cpu_count()} processors")
     if given.json:
         given.json.parent.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,6 @@ import argparse
 import asyncio
 import json
 import tempfile
-import threading
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -28,7 +26,8 @@ from statistics import median
 from typing import Any
 
 from cpubench import client, float_model, report, runs, workload
-from cpubench.measures import Answer, percentile
+from cpubench.measures import Answer, makespan, percentile
+from cpubench.scraping import scraping
 from cpubench.servers import Running, running
 from cpubench.systems import KV_TOKENS, MODEL, SEQUENCES, everything
 
@@ -49,7 +48,7 @@ QUICK_FRACTIONS, QUICK_SEEDS, QUICK_REQUESTS = (0.3, 0.7), range(1), 16
 CALIBRATION = (0.2, 0.5, 0.8)  # fractions of the saturation
 PROMPTS = 100  # the seed of all prompts: parts of one seed share no prompt
 FIRST_PART = 1 + len(CALIBRATION)
-PAGE, SCRAPE_SECONDS, TIMEOUT = 16, 0.5, 1800.0
+PAGE, TIMEOUT = 16, 1800.0
 MAX_ERROR = 0.08  # of the p95 to the first token, the median over the runs
 
 
@@ -121,28 +120,12 @@ def main() -> int:
 
 def calibrated(served: Running, text: Sequence[int], count: int) -> tuple[Fit, float]:
     """Return the fitted step time, and the requests a second with all sent at once."""
-    texts, ended = [metrics(served)], threading.Event()
-
-    def scrape() -> None:
-        while not ended.wait(SCRAPE_SECONDS):
-            texts.append(metrics(served))
-
-    scraping = threading.Thread(target=scrape)
-    scraping.start()
-    try:
+    with scraping(f"{served.url}/metrics") as pages:
         answers = drive(served, workload.make(text, count, PROMPTS))
-        most = count / (max(answer.times[-1] for answer in answers) - min(answer.sent for answer in answers))
+        most = count / makespan(answers)
         for part, fraction in enumerate(CALIBRATION, 1):
             drive(served, workload.spread(workload.make(text, count, PROMPTS, part), fraction * most, part))
-    finally:
-        ended.set()
-        scraping.join()
-    return fit(scrapes([*texts, metrics(served)], PAGE)), most
-
-
-def metrics(served: Running) -> str:
-    with urllib.request.urlopen(f"{served.url}/metrics", timeout=30) as reply:
-        return str(reply.read().decode())
+    return fit(scrapes(pages, PAGE)), most
 
 
 def drive(served: Running, requests: Sequence[workload.Request]) -> list[Answer]:

@@ -49,8 +49,13 @@ class Measured:
     others_cpu: float
 
 
+def makespan(answers: Sequence[Answer]) -> float:
+    """Seconds from the first request to the last piece of an answer."""
+    return max(answer.times[-1] for answer in answers) - min(answer.sent for answer in answers)
+
+
 def summarise(system: str, answers: Sequence[Answer], process: Process, others_cpu: float) -> Measured:
-    makespan = max(answer.times[-1] for answer in answers) - min(answer.sent for answer in answers)
+    seconds = makespan(answers)
     tokens = sum(answer.output_tokens for answer in answers)
     first = [1000 * (answer.times[0] - answer.sent) for answer in answers]
     gaps = [1000 * (b - a) for answer in answers for a, b in zip(answer.times, answer.times[1:], strict=False)]
@@ -59,8 +64,8 @@ def summarise(system: str, answers: Sequence[Answer], process: Process, others_c
         requests=len(answers),
         prompt_tokens=sum(answer.prompt_tokens for answer in answers),
         output_tokens=tokens,
-        makespan_s=makespan,
-        tokens_per_s=tokens / makespan,
+        makespan_s=seconds,
+        tokens_per_s=tokens / seconds,
         ttft_p50=percentile(first, 50),
         ttft_p95=percentile(first, 95),
         itl_p50=percentile(gaps, 50),

@@ -6,23 +6,29 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
 from pagefleet_contract.names import RECORD_SELECTOR, SERVICE_LABEL
+from pagefleet_local.base import paths
 from pagefleet_local.demo.load import ask
 from pagefleet_local.demo.stage import sample
 from pagefleet_local.fleet.kubectl import Kubectl, until
 from pagefleet_local.fleet.view import View
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.fleet_up import fleet_up
+from pagefleet_local.lifecycle.up import Options, healthy
 from pagefleet_operator.kube.client import Api
 
-NAMESPACE = "scaling"
+NAMESPACE, NODE = "scaling", "pagefleet-local"
 LOOK_SECONDS = 0.2
 MAX_STREAM_SECONDS = 900.0
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,26 @@ class Field:
             return not await self.pods(name)
 
         await until(gone, timeout=300, what=f"the pods of {name} are gone", interval=1.0)
+
+
+def on_fleet(work: Callable[[Field], Awaitable[Result]]) -> Result:
+    """Do `work` on the local fleet, which is started, and taken down again unless it ran before; the namespace goes in any case."""
+    ran_before = healthy(Options())
+    try:
+        return asyncio.run(_in_namespace(work))
+    finally:
+        if not ran_before:
+            cleanup.down(paths.layout())
+
+
+async def _in_namespace(work: Callable[[Field], Awaitable[Result]]) -> Result:
+    fleet = await fleet_up(lambda line: print(line, file=sys.stderr))
+    async with Api(str(fleet.kubectl.kubeconfig)) as api:
+        await fleet.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        try:
+            return await work(Field(fleet.kubectl, api, fleet.gateway, NODE))
+        finally:
+            await fleet.kubectl.run("delete", "namespace", NAMESPACE, "--timeout=300s", check=False)
 
 
 def clients() -> aiohttp.ClientSession:
