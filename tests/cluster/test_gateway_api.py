@@ -161,13 +161,7 @@ async def test_a_route_that_the_api_server_refuses_is_an_event_and_stops_nothing
     await plane.kubectl.apply(refused)
     state = await settled(plane, "refused", "the canary has its weight", lambda v: v.weights.get(v.canary) == 10)
     assert await plane.kubectl.get("deployment", f"refused-{state.canary}", NAMESPACE) is not None
-
-    async def reported() -> bool:
-        fields = "involvedObject.name=refused,reason=RouteRefused"
-        events = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "--field-selector", fields, "-o", "name")
-        return len(events.out.split()) == 1
-
-    await until(reported, timeout=30, what="one Event with the API server's words")
+    assert (await plane.kubectl.events("refused", NAMESPACE, "RouteRefused")).count("RouteRefused") == 1
     await plane.kubectl.run("delete", "isvc", "refused", "-n", NAMESPACE)
 
 

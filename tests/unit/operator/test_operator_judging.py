@@ -169,7 +169,7 @@ def test_the_evidence_about_failures_goes_on_where_the_last_decision_ended(promo
 
 def test_a_guard_without_failures_keeps_what_is_stored_of_them() -> None:
     """An edit of the guard may name the errors again."""
-    stored = (FailureRecord(signal="errors", total=FailureRecord().total),)
+    stored = (FailureRecord(signal="errors"),)
     after, verdict = judge_canary(*turn({"latency": [{"signal": "e2e"}], "errors": {}}, pieces(), failures=stored))
     assert verdict is not None and after.record.failures == stored
 
@@ -204,7 +204,7 @@ def test_a_promoted_revision_is_excused_by_the_revision_before_it_alone(previous
 
 
 def test_so_many_signals_are_stored_at_most() -> None:
-    latency = {signal: {sketch.bucket_of(0.1): 1} for signal in ("e2e",)}
+    latency = {"e2e": {sketch.bucket_of(0.1): 1}}
     many = [replace(one, stratum=f"s{number:02}", latency=latency) for number in range(40) for one in pieces(count=1)]
     after, verdict = judge_canary(*turn({**ERRORS, "latency": [{"signal": "e2e"}]}, many))
     assert verdict is not None and len(verdict.signals) > MAX_SIGNALS == len(after.record.verdicts) == 32
