@@ -116,7 +116,7 @@ class GatewayWindows:
         self._sums: dict[ServiceKey, LoadSums] = {}
         self._attained: dict[ServiceKey, Attainment] = {}
         self._loads: dict[ServiceKey, ServiceLoad] = {}  # of the last reading
-        self._buckets: dict[ServiceKey, int] = {}  # of all retained histograms
+        self._buckets: dict[ServiceKey, int] = {}  # of all retained histograms of services with their own pickers
         self._warnings: dict[str, tuple[str, float]] = {}  # of the last minute, by address, with its time
 
     async def read(
@@ -148,6 +148,10 @@ class GatewayWindows:
         if not any(answer is not None for answer in answers):
             return None
         known, answered = self._slices.setdefault(key, []), []
+        if not own.addresses:
+            self._buckets.pop(key, None)
+        elif key not in self._buckets:
+            self._buckets[key] = sum(map(bucket_count, known))
         self._sums.setdefault(key, LoadSums())
         attained = self._attained.get(key)
         if attained is None or (recorded is not None and recorded.until > attained.newest):  # another operator has led
@@ -157,9 +161,9 @@ class GatewayWindows:
                 continue
             answered.append((answer.now + skew, answer.held))
         left = judged_by(known) if judged else thinned(known, known[-1].start if known else 0.0)
-        if own.addresses and self._buckets.get(key, 0) > MAX_OWN_BUCKETS:
+        if self._buckets.get(key, 0) > MAX_OWN_BUCKETS:
             left = _newest(left, TRIMMED_OWN_BUCKETS)
-        if len(left) < len(known):
+        if len(left) < len(known) and key in self._buckets:
             self._buckets[key] = sum(map(bucket_count, left))
         self._slices[key] = left
         if answered:
@@ -191,7 +195,8 @@ class GatewayWindows:
             again = [piece for piece in answer.slices if piece.adjusted and piece.start <= known.start]
             moved = [*moved, *_moved(again, skew)]
         put_in_order(self._slices[key], moved)
-        self._buckets[key] = self._buckets.get(key, 0) + sum(map(bucket_count, moved))
+        if key in self._buckets:
+            self._buckets[key] += sum(map(bucket_count, moved))
         newest[address] = Newest(answer.instance, start, skew, past_reads=0 if judged else PAST_READS)
         return skew
 
@@ -200,7 +205,8 @@ class GatewayWindows:
         slices = self._slices[key]
         again = [piece for piece in slices if piece.adjusted and piece.instance == instance]
         if again:
-            self._buckets[key] = self._buckets.get(key, 0) - sum(map(bucket_count, again))
+            if key in self._buckets:
+                self._buckets[key] -= sum(map(bucket_count, again))
             slices[:] = [piece for piece in slices if not (piece.adjusted and piece.instance == instance)]
 
     def load(self, namespace: str, service: str) -> ServiceLoad | None:

@@ -15,7 +15,7 @@ from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.waits import InFlight
 from pagefleet_operator.domain.scaling.load_sums import LoadSums
 from pagefleet_operator.domain.status.gateway_slices import slices
-from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 PIECE: dict[str, Any] = {
     "start": 100, "revision": "c", "stratum": "64-180", "started": 9, "requests": 4, "errors": 2, "retried": 1,
@@ -36,6 +36,31 @@ def test_what_lacks_a_measurement_is_read_by_the_signal_that_it_lacks() -> None:
     assert piece.unmeasured == {"ttft": {530: 3}, "e2e": {530: 3, 640: 1, 650: 1}}
     assert (piece.started, piece.arrived, piece.retried, piece.client_errors, piece.timeouts) == (9, 9, 1, 3, 1)
     assert piece.latency == {"ttft": {500: 2}, "e2e": {600: 2}} and piece.possible
+
+
+def test_a_slice_that_is_read_has_every_field() -> None:
+    """It is made without its __init__."""
+    for piece in read(PIECE, {"start": 100, "requests": 0, "errors": 0}):
+        assert vars(piece) == {**vars(replace(piece)), "possible": True}
+        assert replace(piece).possible
+
+
+def test_one_impossible_part_leaves_the_others() -> None:
+    whole = {
+        **PIECE,
+        "load": {"a": {"relative": {"5": 1}, "ttft": {"6": 1}}},
+        "pods": {"p": {"7": 1}},
+        "slo": {"o": [2, 1]},
+    }
+    wrong: dict[str, Any] = {
+        "stratum": 5, "ttft": {"01": 1}, "tokens": 1.5, "running": [], "leftRunning": {"5": True},
+        "load": {"a": {"relative": {"5": 1}, "ttft": {"6": -1}}, "": {"relative": {"5": 1}}},
+        "pods": {"p": {"7": 1}, "q": {"x": 1}}, "slo": {"o": [2, 1], "p": [1, 2], "q": [1]},
+    }  # fmt: skip
+    (piece,) = read({**whole, **wrong})
+    (plain,) = read({name: value for name, value in whole.items() if name not in ("ttft", "running", "leftRunning")})
+    assert piece == replace(plain, stratum="5", load={"a": LoadCounts({5: 1})})
+    assert not read({**whole, "requests": None}) and not read({**whole, "errors": 5})
 
 
 def test_an_older_gateway_s_document_reads_as_before() -> None:

@@ -88,7 +88,7 @@ async def test_a_long_answer_does_not_hold_up_the_event_loop() -> None:
     done.set()
     await ticking
     assert document == json.loads(text)
-    assert len(gaps) > 20, "others ran many times"
+    assert len(gaps) > 10, "others ran many times"
     assert sorted(gaps)[len(gaps) // 2] < 0.02
 
 

@@ -10,12 +10,12 @@ import msgspec
 decode = msgspec.json.decode
 
 
-def loads(text: str) -> Any:
+def loads(text: str | msgspec.Raw) -> Any:
     """Read JSON. Raises what json.loads raises, and takes what it takes: NaN, half of a surrogate pair."""
     try:
         return decode(text)
     except msgspec.DecodeError:
-        return json.loads(text)
+        return json.loads(text if isinstance(text, str) else bytes(text))
 
 
 def json_text(value: Any) -> bytes | None:

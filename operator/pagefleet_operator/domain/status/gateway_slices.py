@@ -8,26 +8,57 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
+
+import msgspec
+from msgspec import Meta
 
 from pagefleet_contract import sketch
+from pagefleet_operator.domain.base.made import made
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
-from pagefleet_operator.domain.status.observation import LoadCounts, Slice
+from pagefleet_operator.domain.status.observation import Bucket, Count, LoadCounts, Slice
 
 MAX_TEXT = 253  # of a name
 MAX_LOAD_STRATA, MAX_PODS, MAX_OBJECTIVES = 24, 16, 16  # of a slice; the gateways have 18 strata, and send 8 pods
-_BUCKETS = {str(bucket): bucket for bucket in range(sketch.LAST + 1)}
-# The ages of requests that have no measurement, in a document of version 2, by the signal that they lack.
-IN_FLIGHT = {"ttft": ("waiting",), "e2e": ("waiting", "running")}
-UNMEASURED = {
-    "ttft": ("leftWaiting", "unmeasuredWaiting"),
-    "e2e": ("leftWaiting", "leftRunning", "unmeasuredWaiting", "unmeasuredRunning"),
-}
-IN_FLIGHT_NAMES = frozenset(name for group in IN_FLIGHT.values() for name in group)
-UNMEASURED_NAMES = frozenset(name for group in UNMEASURED.values() for name in group)
-COUNTS = ("arrivals", "tokens", "started", "retried", "clientErrors", "timeouts", "fellBack")
-LOAD_FIELDS = ("relative", "waiting", "unmeasured", "ttft")  # in the order of `LoadCounts`
+NUMBERS = frozenset((int, float))
+Histogram = dict[Bucket, Count]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+
+
+class _Sent(msgspec.Struct, rename="camel"):
+    """A slice as a gateway sends it. msgspec refuses one with an impossible part."""
+
+    start: float
+    requests: Count
+    errors: Count
+    revision: Text = ""
+    stratum: Text = ""
+    ttft: Histogram | None = None
+    tpot: Histogram | None = None
+    e2e: Histogram | None = None
+    arrivals: Count | None = None
+    tokens: Count | None = None
+    started: Count | None = None
+    retried: Count = 0
+    client_errors: Count = 0
+    timeouts: Count = 0
+    fell_back: Count = 0
+    # The ages of requests that have no measurement: in flight at the slice's end, or ended in it.
+    waiting: Histogram = {}
+    running: Histogram = {}
+    left_waiting: Histogram = {}
+    left_running: Histogram = {}
+    unmeasured_waiting: Histogram = {}
+    unmeasured_running: Histogram = {}
+    load: Annotated[dict[Name, LoadCounts], Meta(max_length=MAX_LOAD_STRATA)] = {}
+    pods: Annotated[dict[Name, Histogram], Meta(max_length=MAX_PODS)] = {}
+    slo: Annotated[dict[Name, tuple[Count, Count]], Meta(max_length=MAX_OBJECTIVES)] = {}
+
+
+_FIELDS = {field.encode_name: field.type for field in msgspec.structs.fields(_Sent)}
 
 
 def slices(document: Any, after: float = -math.inf, adjusted_after: float = math.inf) -> Iterator[Slice]:
@@ -48,62 +79,63 @@ def slices(document: Any, after: float = -math.inf, adjusted_after: float = math
 
 
 def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | None:
-    requests, errors = raw.get("requests"), raw.get("errors")
-    if not _count(requests) or not _count(errors) or errors > requests:
+    sent = _sent(raw) or _sent(_mended(raw))
+    if sent is None or sent.errors > sent.requests:
         return None
-    latency = {
-        name: histogram for name in GATEWAY_SIGNALS if name in raw and (histogram := _histogram(raw[name])) is not None
-    }
-    arrivals, tokens, started, retried, client_errors, timeouts, fell_back = map(optional, map(raw.get, COUNTS))
-    piece = Slice(
+    return made(
+        Slice,
         instance=instance,
-        start=float(raw["start"]),
+        start=sent.start,
         seconds=seconds,
-        revision=str(raw.get("revision", ""))[:MAX_TEXT],
-        stratum=str(raw.get("stratum", ""))[:MAX_TEXT],
-        requests=requests,
-        errors=errors,
-        latency=latency,
-        arrivals=arrivals,
-        tokens=tokens,
-        started=started,
-        in_flight=_ages(raw, IN_FLIGHT_NAMES, IN_FLIGHT),
-        unmeasured=_ages(raw, UNMEASURED_NAMES, UNMEASURED),
-        retried=min(errors, retried or 0),
-        client_errors=client_errors or 0,
-        timeouts=timeouts or 0,
-        fell_back=fell_back or 0,
-        load=_load(raw["load"]) if "load" in raw else {},
-        pods=_pods(raw["pods"]) if "pods" in raw else {},
-        slo=_objectives(raw["slo"]) if "slo" in raw else {},
+        revision=sent.revision,
+        stratum=sent.stratum,
+        requests=sent.requests,
+        errors=sent.errors,
+        latency={name: own for name in GATEWAY_SIGNALS if (own := getattr(sent, name)) is not None},
+        edged={},
+        arrivals=sent.arrivals,
+        tokens=sent.tokens,
+        started=sent.started,
+        in_flight=_ages(sent.waiting, sent.running),
+        unmeasured=_ages(
+            _sum(sent.left_waiting, sent.unmeasured_waiting), _sum(sent.left_running, sent.unmeasured_running)
+        ),
+        retried=min(sent.errors, sent.retried),
+        client_errors=sent.client_errors,
+        timeouts=sent.timeouts,
+        fell_back=sent.fell_back,
+        load=sent.load and {name: counts for name, counts in sent.load.items() if any(counts.tables)},
+        pods=sent.pods and {name: own for name, own in sent.pods.items() if own},
+        slo=sent.slo and {name: counts for name, counts in sent.slo.items() if counts[1] <= counts[0]},
+        possible=True,  # all that `Slice.possible` looks at has been checked here
     )
-    vars(piece)["possible"] = True  # all that `Slice.possible` looks at has been checked here
-    return piece
 
 
-def _load(raw: Any) -> dict[str, LoadCounts]:
-    """The load-adjusted times by load stratum, without impossible and empty histograms."""
-    result = dict[str, LoadCounts]()
-    for name, counts in _entries(raw, MAX_LOAD_STRATA):
-        if isinstance(counts, dict):
-            tables = [_histogram(counts[field]) or {} if field in counts else {} for field in LOAD_FIELDS]
-            if any(tables):
-                result[name] = LoadCounts(*tables)
-    return result
+def _ages(waiting: Histogram, running: Histogram) -> dict[str, Histogram]:
+    """The ages of requests by the signal that they lack: those that wait have no first token, and none of them a last one."""
+    ages = {"ttft": waiting} if waiting else {}
+    if waiting or running:
+        ages["e2e"] = _sum(waiting, running)
+    return ages
 
 
-def _pods(raw: Any) -> dict[str, dict[int, int]]:
-    return {name: histogram for name, counts in _entries(raw, MAX_PODS) if (histogram := _histogram(counts))}
+def _sum(one: Histogram, other: Histogram) -> Histogram:
+    return sketch.merged([one, other]) if one and other else one or other
 
 
-def _objectives(raw: Any) -> dict[str, tuple[int, int]]:
-    """The requests that counted in an objective and those that missed it, by the objective's key."""
-    result = dict[str, tuple[int, int]]()
-    for name, counts in _entries(raw, MAX_OBJECTIVES):
-        match counts:
-            case [requests, missed] if _count(requests) and _count(missed) and missed <= requests:
-                result[name] = requests, missed
-    return result
+def _mended(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A slice without what is impossible in it."""
+    mended = {name: raw[name] for name, kind in _FIELDS.items() if name in raw and _fits(raw[name], kind)}
+    mended |= {name: str(raw.get(name, ""))[:MAX_TEXT] for name in ("revision", "stratum")}
+    mended["load"] = {
+        name: {field: own for field, own in counts.items() if _fits(own, Histogram)}
+        for name, counts in _entries(raw.get("load"), MAX_LOAD_STRATA)
+        if isinstance(counts, dict)
+    }
+    pods, slo = _entries(raw.get("pods"), MAX_PODS), _entries(raw.get("slo"), MAX_OBJECTIVES)
+    mended["pods"] = {name: own for name, own in pods if _fits(own, Histogram)}
+    mended["slo"] = {name: counts for name, counts in slo if _fits(counts, tuple[Count, Count])}
+    return mended
 
 
 def _entries(raw: Any, limit: int) -> Iterator[tuple[str, Any]]:
@@ -113,47 +145,27 @@ def _entries(raw: Any, limit: int) -> Iterator[tuple[str, Any]]:
     return itertools.islice(plausible, limit)
 
 
-def _ages(
-    raw: Mapping[str, Any], names: frozenset[str], groups: Mapping[str, tuple[str, ...]]
-) -> dict[str, dict[int, int]]:
-    """The histograms of ages by signal, without empty ones; a gateway of an older version has none.
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind, str_keys=True)
+    except msgspec.ValidationError:
+        return False
+    return True
 
-    `names` are the names of all `groups`.
-    """
-    if names.isdisjoint(raw):
-        return {}
-    read = {name: histogram for name in names if name in raw and (histogram := _histogram(raw[name]))}
-    result = {}
-    for signal, group in groups.items():
-        known = [read[name] for name in group if name in read]
-        if known:
-            result[signal] = known[0] if len(known) == 1 else sketch.merged([*known])
-    return result
+
+def _sent(raw: Mapping[str, Any]) -> _Sent | None:
+    try:
+        return msgspec.convert(raw, _Sent, str_keys=True)
+    except msgspec.ValidationError:
+        return None
 
 
 def optional(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _histogram(raw: Any) -> dict[int, int] | None:
-    if not isinstance(raw, dict):
-        return None
-    try:
-        result = {_BUCKETS[bucket]: count for bucket, count in raw.items()}
-    except KeyError:
-        return None
-    for count in result.values():
-        if type(count) is not int or count < 0:
-            return None
-    return result
-
-
-def _count(value: Any) -> TypeGuard[int]:
-    return type(value) is int and value >= 0
-
-
 def finite(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) in NUMBERS and abs(value) <= sys.float_info.max
 
 
 def bucket_count(piece: Slice) -> int:

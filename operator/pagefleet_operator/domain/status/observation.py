@@ -10,8 +10,12 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
+
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.spec.policy import EVERYTHING, Policy
 from pagefleet_operator.domain.status.engine_load import EngineLoad
@@ -19,6 +23,9 @@ from pagefleet_operator.domain.status.gateway_api import FallbackReading, Gatewa
 from pagefleet_operator.domain.status.model_names import NameReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad, SLOReading
 from pagefleet_operator.domain.status.status import Rejection, Status
+
+Bucket = Annotated[int, Meta(ge=0, le=sketch.LAST)]  # of a histogram that is read from JSON
+Count = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -133,8 +140,7 @@ class RevisionReading:
         return self.own_ready + sum(1 for spare in self.spares if spare.pod.ready and not spare.pod.terminating)
 
 
-@dataclass(frozen=True)
-class LoadCounts:
+class LoadCounts(msgspec.Struct, frozen=True):
     """Requests of one load stratum by their load-adjusted time to first token, as histograms in the sketch's buckets.
 
     A load-adjusted time is the time divided by the one that the gateway expected, from the work on the request's pod and
@@ -143,10 +149,10 @@ class LoadCounts:
     the slice, both by age divided by the expected time.
     """
 
-    relative: Mapping[int, int] = field(default_factory=dict)
-    waiting: Mapping[int, int] = field(default_factory=dict)
-    unmeasured: Mapping[int, int] = field(default_factory=dict)
-    ttft: Mapping[int, int] = field(default_factory=dict)
+    relative: Mapping[Bucket, Count] = {}
+    waiting: Mapping[Bucket, Count] = {}
+    unmeasured: Mapping[Bucket, Count] = {}
+    ttft: Mapping[Bucket, Count] = {}
 
     @property
     def tables(self) -> tuple[Mapping[int, int], ...]:
