@@ -100,7 +100,7 @@ def test_excursions_are_those_of_cumulative_sums_place_by_place(slices: list[tup
     for start, (hits, seed) in enumerate(slices):
         source = random.Random(seed)
         ratios = [source.choice([0.0, hits, hits * source.uniform(0, 3)]) - source.uniform(0, 2) for _ in range(COUNT)]
-        found.add(float(start), "p", ratios)
+        found.add(float(start), "p", [(0, ratios)])
         for place, ratio in enumerate(ratios):
             sums[place] = max(0.0, sums[place] + ratio)
             peaks[place] = max(peaks[place], sums[place])

@@ -207,19 +207,19 @@ def test_single_pods_of_the_stable_revision_calibrate_the_evidence() -> None:
     sums.add(30.0, [piece("s", 30.0, {}, pods=pods), piece("c", 30.0, {}, pods={"other": {300: 9}})])
     weight = (64 / 3 + 5) / (4 + 5)
     ratios = [weight * 4 * up for up in ups(QUANTILES + MULTIPLES)] + [weight * severe(MULTIPLES).ratio([(4, 4)] * 4)]
-    expected.add(30.0, "slow", ratios)
+    expected.add(30.0, "slow", [(0, ratios)])
     less = [
         up if place < 2 else down for place, share in enumerate(QUANTILES + MULTIPLES) for up, down in stakes(share)
     ]
     less.append(math.log(0.25))
-    expected.add(30.0, "middling", [(64 / 3 + 5) / (20 + 5) * 20 * own for own in less])
-    expected.rests(30.0, "quick")
+    expected.add(30.0, "middling", [(0, [(64 / 3 + 5) / (20 + 5) * 20 * own for own in less])])
+    expected.under_way(30.0, "quick")
     assert sums.excursions.pods == {"slow", "middling", "quick"}
     assert sums.excursions.scales() == pytest.approx(expected.scales()) != pytest.approx(MIN_SCALES)
-    # Without a hit the excursion under way shrinks; all the same misses are looked up once.
+    # Without a hit the excursion under way shrinks.
     sums.add(32.0, [piece("s", 32.0, {}, pods={"slow": {1: 90}, "quick": {1: 90}})])
     misses = [90 * down for share in QUANTILES + MULTIPLES for _, down in stakes(share)] + [90 * math.log(0.25)]
-    expected.add(32.0, "slow", misses)
+    expected.add(32.0, "slow", [(0, misses)])
     assert sums.excursions.scales() == pytest.approx(expected.scales())
     sums.add(60.0, [piece("c", 60.0, {})])
     found = gained(sums, 62.0, [piece("c", 62.0, HITS)])
@@ -234,7 +234,7 @@ def test_a_pod_that_is_gone_does_not_lower_the_traffic_that_the_others_count_by(
     sums.add(122.0, [piece("s", 122.0, {}, pods={"slow": {300: 4}, "quick": {1: 40}})])
     weight = (22 + 5) / (4 + 5)
     ratios = [weight * 4 * up for up in ups(QUANTILES + MULTIPLES)] + [weight * severe(MULTIPLES).ratio([(4, 4)] * 4)]
-    expected.add(122.0, "slow", ratios)
+    expected.add(122.0, "slow", [(0, ratios)])
     assert sums.excursions.scales() == pytest.approx(expected.scales())
 
 

@@ -98,8 +98,8 @@ def test_an_alternative_without_excursions_borrows_from_those_that_have_some() -
     excursions, quiet = Excursions(), Excursions().scales()
     ratios = [30.0 if place < 8 else -1.0 for place in range(len(MIN_SCALES))]
     for number in range(10):
-        excursions.add(4.0 * number, "pod", ratios)
-        excursions.add(4.0 * number + 2, "pod", [-1000.0] * len(MIN_SCALES))
+        excursions.add(4.0 * number, "pod", [(0, ratios)])
+        excursions.add(4.0 * number + 2, "pod", [(0, [-1000.0] * len(MIN_SCALES))])
     scales = excursions.scales()
     assert quiet == pytest.approx(MIN_SCALES)
     for place, (scale, least) in enumerate(zip(scales, MIN_SCALES, strict=True)):

@@ -10,8 +10,8 @@ from pagefleet_operator.domain.analysis.adjusted.excursions import LEVEL, MIN_SC
 from pagefleet_operator.domain.analysis.adjusted.reference import RETAINED_SECONDS
 from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
-HIGH = [LEVEL + OPEN + 20.0] * COUNT
-OVER = [-1000.0] * COUNT
+HIGH = [(0, [LEVEL + OPEN + 20.0] * COUNT)]
+OVER = [(0, [-1000.0] * COUNT)]
 
 
 def test_the_excursion_in_which_a_pod_went_counts_after_the_pod_is_forgotten() -> None:

@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from pagefleet_operator.domain.analysis.adjusted.excursions import MIN_SCALES, NEAR, Excursions, gains_of
+from pagefleet_operator.domain.analysis.adjusted.excursions import MIN_SCALES, NEAR, Excursions, Run
 
 OVER = -1000.0
 
 
-def row(values: dict[int, float]) -> list[float]:
-    return [values.get(place, 0.0) for place in range(37)]
+def row(values: dict[int, float]) -> list[Run]:
+    return [(0, [values.get(place, 0.0) for place in range(37)])]
 
 
 def excursion(excursions: Excursions, *peaks: float, place: int = 0, pod: str = "pod") -> Excursions:
@@ -71,24 +71,33 @@ def test_the_height_of_an_excursion_is_that_of_its_highest_sum() -> None:
 
 
 def test_an_excursion_begins_with_a_gain_and_ends_without_one() -> None:
-    assert gains_of([-1.0, 0.0, 0.5, 2.0]) == (2, 3)
     excursions = Excursions()
-    assert excursions.rests(0.0, "pod")
+    assert not excursions.under_way(0.0, "pod")
     excursions.add(2.0, "pod", row({0: -1.0, 3: 6.0}))
-    assert not excursions.rests(2.0, "pod") and excursions.rests(2.0, "other")
-    excursions.add(4.0, "pod", row({3: -6.0, 5: 9.0}), gains=(5,))
-    excursions.add(6.0, "pod", row({5: OVER}), gains=())
-    assert excursions.rests(6.0, "pod")
+    assert excursions.under_way(2.0, "pod") == {3} and not excursions.under_way(2.0, "other")
+    excursions.add(4.0, "pod", row({3: -6.0, 5: 9.0}))
+    assert excursions.under_way(4.0, "pod") == {5}, "one that ends at 0 is over"
+    excursions.add(6.0, "pod", [(2, [-1.0, 1.0])])
+    assert excursions.under_way(6.0, "pod") == {3, 5}, "those that are left out stay as they are"
+    excursions.add(8.0, "pod", row({3: OVER, 5: OVER}))
+    assert not excursions.under_way(8.0, "pod")
+
+
+def test_ratios_count_by_their_weight() -> None:
+    light, heavy = Excursions(), Excursions()
+    light.add(0.0, "pod", row({28: 6.0, 3: -1.0}), weight=4.0)
+    heavy.add(0.0, "pod", row({28: 24.0, 3: -4.0}))
+    assert light.scales() == heavy.scales() != Excursions().scales()
 
 
 def test_pods_are_forgotten_by_their_newest_slice_whether_it_was_at_rest_or_not() -> None:
     excursions = Excursions()
     excursions.add(1.0, "old", row({0: 1.0}))
     excursions.add(5.0, "exact", row({0: 1.0}))
-    excursions.rests(6.0, "resting")
+    excursions.under_way(6.0, "resting")
     excursions.forget(5.0)
     assert excursions.pods == {"exact", "resting"}
-    excursions.rests(8.0, "exact")
+    excursions.under_way(8.0, "exact")
     excursions.forget(7.0)
     assert excursions.pods == {"exact"}
 
@@ -108,5 +117,5 @@ def test_a_copy_s_excursions_are_its_own() -> None:
     assert copy.scales() == before and copy.pods == first.pods
     copy.add(6.0, "pod", row({28: 40.0}))
     copy.add(8.0, "pod", row({28: OVER}))
-    copy.rests(8.0, "new")
-    assert first.scales() == before and first.pods == {"pod"} and not first.rests(8.0, "pod")
+    copy.under_way(8.0, "new")
+    assert first.scales() == before and first.pods == {"pod"} and first.under_way(8.0, "pod")

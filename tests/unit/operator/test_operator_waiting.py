@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Tail, Waiting
+from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Tail, Waiting, by_stratum
 from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 
@@ -16,16 +16,18 @@ def piece(start: float, waiting: Mapping[int, int], instance: str = "g", stratum
 
 def test_the_tail_above_a_bucket_is_without_the_bucket_itself() -> None:
     tail = Tail({3: 4, 1: 2})
-    assert [tail.above(bucket) for bucket in (0, 1, 2, 3)] == [6, 4, 4, 0]
-    assert tail.above_each([3, 0, 1]) == (0, 6, 4)
+    assert tail.above_each([0, 1, 2, 3]) == [6, 4, 4, 0]
+    assert tail.above_each([3, 0, 1]) == [0, 6, 4]
     assert tail.total == 6
-    assert (Tail({}).above(0), Tail({}).total) == (0, 0)
+    assert (Tail({}).above_each([0]), Tail({}).total) == ([0], 0)
 
 
 def test_measured_requests_are_decided_and_strata_without_a_threshold_are_left_out() -> None:
     side = Side({"a": {10: 3, 20: 2}, "b": {10: 1}, "c": {20: 5}}, {}, {}, {})
     assert side.decided({"a": 10, "b": 9, "d": 0}) == (6, 3)
     assert side.strata == {"a", "b", "c"}
+    rows = by_stratum([{"a": 10, "b": 9, "d": 0}, {"c": 1}, {"a": 20}])
+    assert side.decided_each(rows, 3) == [(6, 3), (5, 5), (5, 0)]
 
 
 def test_a_request_that_waits_is_a_hit_when_it_passes_the_threshold_and_not_again() -> None:

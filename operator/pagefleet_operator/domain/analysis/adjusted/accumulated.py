@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pagefleet_contract import sketch
@@ -25,9 +25,8 @@ from pagefleet_operator.domain.analysis.adjusted.alternatives import (
     SHARES,
     THRESHOLDS,
     ratios,
-    stakes,
 )
-from pagefleet_operator.domain.analysis.adjusted.excursions import NEAR, Excursions, gains_of
+from pagefleet_operator.domain.analysis.adjusted.excursions import NEAR, Excursions, Run
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
 from pagefleet_operator.domain.analysis.adjusted.reference import (
     QUANTILES,
@@ -39,7 +38,7 @@ from pagefleet_operator.domain.analysis.adjusted.severe import severe
 from pagefleet_operator.domain.analysis.adjusted.surges import surged
 from pagefleet_operator.domain.analysis.adjusted.suspects import Suspects
 from pagefleet_operator.domain.analysis.adjusted.traffic import PodTraffic
-from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Tail, Waiting
+from pagefleet_operator.domain.analysis.adjusted.waiting import Decided, Row, Side, Waiting, by_stratum
 from pagefleet_operator.domain.status.observation import Slice
 
 RENEWED_SECONDS = 30.0  # thresholds are estimated again so often
@@ -47,6 +46,8 @@ RECENT_SECONDS = 10.0  # the stable's hits of so long excuse the canary's
 MULTIPLE = len(QUANTILES)  # the place of the first multiple among the thresholds
 ALIKE = QUANTILES.index(0.75)  # the threshold by whose hits pods are alike: hits are neither rare nor usual
 NOTHING = (0.0,) * len(ODDS)
+# By alternative: the place of its threshold, and THRESHOLDS for the bet on all multiples together.
+BET_OF = tuple(place // len(ODDS) for place in range(COUNT))
 PRIOR = OnsetPrior(horizon=1800.0)  # in slices of two seconds: an hour
 
 
@@ -90,7 +91,8 @@ class Accumulated:
         self.hits = [(0.0, 0.0)] * THRESHOLDS  # of the canary: requests and hits, by threshold
         self.thresholds: tuple[Threshold, ...] = ()
         self._scales: Sequence[float] = ()
-        self._pooled: Sequence[int] = ()  # of the thresholds
+        self._rows: Mapping[str, Row] = {}  # the stable's buckets of the thresholds, by stratum
+        self._passed = _Passed(())
         self._renewed = -math.inf
         self._arrived = 0 if earlier is None else scope.warm_up
         self._warm = earlier is not None
@@ -101,21 +103,22 @@ class Accumulated:
 
     def add(self, start: float, pieces: Iterable[Slice], pods: int = 1) -> None:
         """Judge a slice's requests by what is known before it, then learn from the stable's. The canary has so many `pods`."""
-        pieces = list(pieces)
-        scope = self.scope
-        stable = self._waiting[0].take(
-            start, (piece for piece in pieces if piece.revision == scope.stable and piece.adjusted)
-        )
-        canary = self._waiting[1].take(
-            start, (piece for piece in pieces if piece.revision == scope.canary and piece.adjusted)
-        )
-        came = sum(piece.arrived for piece in pieces if piece.revision == scope.canary and not piece.adjusted)
+        pieces, scope, came = list(pieces), self.scope, 0
+        adjusted: tuple[list[Slice], list[Slice]] = ([], [])
+        for piece in pieces:
+            of_canary = piece.revision == scope.canary
+            if piece.adjusted and (of_canary or piece.revision == scope.stable):
+                adjusted[of_canary].append(piece)
+            elif of_canary:
+                came += piece.arrived
+        stable, canary = (own.take(start, by) for own, by in zip(self._waiting, adjusted, strict=True))
         if start >= self._renewed + RENEWED_SECONDS:
             self.thresholds, self._renewed = self.reference.thresholds(scope.increase), start
             self.excursions.forget(start - RETAINED_SECONDS)
             self._traffic.forget()
             self._scales = self.excursions.scales()
-            self._pooled = [threshold.pooled for threshold in self.thresholds]
+            self._rows = by_stratum([threshold.stable for threshold in self.thresholds])
+            self._passed = _Passed([threshold.pooled for threshold in self.thresholds])
             self._recent.clear()
             self._totals = [(0.0, 0.0)] * THRESHOLDS
         if self.thresholds:
@@ -135,7 +138,7 @@ class Accumulated:
                 sketch.add_onto(self.seconds[piece.revision == self.scope.canary], counts.ttft)
 
     def _judge(self, start: float, stable: Side, canary: Side, pieces: Sequence[Slice], pods: int) -> None:
-        self._recent.append((start, [stable.decided(threshold.stable) for threshold in self.thresholds]))
+        self._recent.append((start, stable.decided_each(self._rows, THRESHOLDS)))
         self._count(self._recent[-1][1], 1)
         while self._recent[0][0] <= start - RECENT_SECONDS:
             self._count(self._recent.popleft()[1], -1)
@@ -172,23 +175,27 @@ class Accumulated:
         """
         warm, begun = self._arrived >= self.scope.warm_up, not self._warm
         self._warm = warm
-        fresh = replace(canary, begin={}) if warm and begun else canary
+        decided = anew = [threshold.decided(canary) for threshold in self.thresholds]
+        if warm and begun:
+            fresh = replace(canary, begin={})
+            anew = [threshold.decided(fresh) for threshold in self.thresholds]
         found: list[float] = []
         for place, threshold in enumerate(self.thresholds):
             if warm or threshold.far:
-                found += self._ratios(place, canary if threshold.far else fresh, shares[place])
+                found += self._ratios(place, (decided if threshold.far else anew)[place], shares[place])
             else:
                 found += NOTHING
         far = next(place for place, threshold in enumerate(self.thresholds) if threshold.far)
-        bet = self._severe_ratio(fresh, shares, MULTIPLE if warm else far)
-        if fresh is not canary:  # their bet before begins anew
-            bet -= self._severe_ratio(Side({}, {}, {}, canary.begin), shares, far)
+        bet = self._severe_ratio(anew, shares, MULTIPLE if warm else far)
+        if warm and begun:  # their bet before begins anew
+            before = Side({}, {}, {}, canary.begin)
+            bet -= self._severe_ratio([threshold.decided(before) for threshold in self.thresholds], shares, far)
         return [*found, bet]
 
-    def _ratios(self, place: int, canary: Side, share: float) -> Sequence[float]:
+    def _ratios(self, place: int, decided: tuple[Decided, Decided], share: float) -> Sequence[float]:
         """Those of each of ODDS at a threshold."""
         threshold = self.thresholds[place]
-        (requests, hits), (more, slower) = threshold.decided(canary)
+        (requests, hits), (more, slower) = decided
         self.hits[place] = (self.hits[place][0] + requests, self.hits[place][1] + hits)
         found = ratios(share, hits, requests - hits)
         if not more:
@@ -196,9 +203,9 @@ class Accumulated:
         others = ratios(self._share(place, threshold.elsewhere_share), slower, more - slower)
         return [one + two for one, two in zip(found, others, strict=True)]
 
-    def _severe_ratio(self, canary: Side, shares: Sequence[float], first: int) -> float:
+    def _severe_ratio(self, each: Sequence[tuple[Decided, Decided]], shares: Sequence[float], first: int) -> float:
         """That of the bet on all thresholds together, from the place `first` on."""
-        decided = [threshold.decided(canary) for threshold in self.thresholds[first:]]
+        decided = each[first:]
         bet = severe(shares[first:]).ratio([known for known, _ in decided])
         if any(requests for _, (requests, _) in decided):
             elsewhere = [
@@ -209,18 +216,21 @@ class Accumulated:
 
     def _watch(self, piece: Slice, watched: _Watched) -> None:
         """Calibrate by the slices of single stable pods."""
+        start = piece.start
         for pod, own in piece.pods.items():
-            tail = Tail(own)
-            hits = tail.above_each(self._pooled)
-            self._alikeness.add(piece.start, pod, tail.total, hits[ALIKE])
+            requests, hits, bets = 0, [0] * (THRESHOLDS + 1), set[int]()
+            for bucket, count in own.items():
+                requests += count
+                passed = self._passed[bucket]
+                bets.update(passed)
+                for place in passed:
+                    hits[place] += count
+            self._alikeness.add(start, pod, requests, hits[ALIKE])
+            under_way = self.excursions.under_way(start, pod)
             # Without a hit no ratio is above 0: no excursion begins.
-            if self.excursions.rests(piece.start, pod) and not any(hits):
-                continue
-            ratios, gains = watched.ratios(tail.total, hits)
-            weight = self._traffic.weight(pod)
-            if weight > 1:
-                ratios = [weight * ratio for ratio in ratios]
-            self.excursions.add(piece.start, pod, ratios, gains)
+            if bets or under_way:
+                bets.update(map(BET_OF.__getitem__, under_way))
+                self.excursions.add(start, pod, watched.runs(requests, hits, bets), self._traffic.weight(pod))
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)
@@ -245,23 +255,34 @@ class Accumulated:
         return sketch.merged(list(self._waiting[1].total().values()))
 
 
+class _Passed(dict[int, tuple[int, ...]]):
+    """By bucket: the bets that a request in it hits. Buckets come again and again."""
+
+    def __init__(self, thresholds: Sequence[int]) -> None:
+        super().__init__()
+        self._thresholds = thresholds
+
+    def __missing__(self, bucket: int) -> tuple[int, ...]:
+        places = [place for place, own in enumerate(self._thresholds) if own < bucket]
+        if places and places[-1] >= MULTIPLE:
+            places.append(THRESHOLDS)
+        self[bucket] = tuple(places)
+        return self[bucket]
+
+
 class _Watched:
-    """The logarithms of the likelihood ratios of all alternatives by the requests of a stable pod, all of which are measured."""
+    """The logarithms of the likelihood ratios by the requests of a stable pod, all of which are measured."""
 
     def __init__(self, shares: Sequence[float]) -> None:
-        self._stakes, self._bet = [stakes(share) for share in shares], severe(shares[MULTIPLE:])
-        # Many pods have the same numbers.
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[Sequence[float], Collection[int]]] = {}
+        self._shares = shares
 
-    def ratios(self, requests: int, hits: tuple[int, ...]) -> tuple[Sequence[float], Collection[int]]:
-        """Return them for so many requests and the hits of each threshold, and the places of those above 0."""
-        known = self._known.get((requests, hits))
-        if known is None:
-            found = [
-                above * up + (requests - above) * down
-                for own, above in zip(self._stakes, hits, strict=True)
-                for up, down in own
-            ]
-            found.append(self._bet.ratio([(requests, above) for above in hits[MULTIPLE:]]))
-            known = self._known[requests, hits] = found, gains_of(found)
-        return known
+    def runs(self, requests: int, hits: Sequence[int], bets: Iterable[int]) -> list[Run]:
+        """Return those of some bets, for so many requests and the hits of each threshold."""
+        runs: list[Run] = []
+        for place in bets:
+            if place < THRESHOLDS:
+                runs.append((place * len(ODDS), ratios(self._shares[place], hits[place], requests - hits[place])))
+            else:
+                decided = [(requests, above) for above in hits[MULTIPLE:THRESHOLDS]]
+                runs.append((SEVERE, (severe(self._shares[MULTIPLE:]).ratio(decided),)))
+        return runs

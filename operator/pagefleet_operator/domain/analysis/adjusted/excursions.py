@@ -11,7 +11,7 @@ there are excursions, a prior counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 
 from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS, SEVERE
 from pagefleet_operator.domain.analysis.adjusted.reference import FAR, MULTIPLES, QUANTILES
@@ -37,6 +37,9 @@ MIN_SCALES = (
 # The alternatives that a phase of a sound pod can reach.
 NEAR = frozenset({*range((len(QUANTILES) + sum(multiple < FAR for multiple in MULTIPLES)) * len(ODDS)), SEVERE})
 
+NOTHING = (0.0, 0.0)
+Run = tuple[int, Sequence[float]]  # the place of an alternative, and numbers of it and of those after it
+
 
 class Excursions:
     """The cumulative sums of each pod, and the number and heights of the excursions that are over."""
@@ -53,33 +56,31 @@ class Excursions:
         """The pods that are watched."""
         return frozenset(self._newest)
 
-    def rests(self, start: float, pod: str) -> bool:
-        """Note a slice of a pod, and return whether no excursion of the pod is under way."""
+    def under_way(self, start: float, pod: str) -> KeysView[int]:
+        """Note a slice of a pod, and return the alternatives that have an excursion under way on it."""
         self._newest[pod] = start
-        return not self._open.setdefault(pod, {})
+        return self._open.setdefault(pod, {}).keys()
 
-    def add(self, start: float, pod: str, ratios: Sequence[float], gains: Collection[int] | None = None) -> None:
-        """Add the logarithms of a slice's likelihood ratios, one for each alternative. `start` is the slice's start.
+    def add(self, start: float, pod: str, runs: Iterable[Run], weight: float = 1.0) -> None:
+        """Add the logarithms of a slice's likelihood ratios, times `weight`. `start` is the slice's start.
 
-        `gains` are the places of those above 0, where the caller knows them.
+        An alternative without an excursion and without a gain stays as it is, and may be left out.
         """
-        if gains is None:
-            gains = gains_of(ratios)
         known = self._open.setdefault(pod, {})
         self._newest[pod] = start
-        # An alternative without an excursion and without a gain stays as it is.
-        for place in {*known, *gains}:
-            before, peak = known.get(place, (0.0, 0.0))
-            total = before + ratios[place]
-            if total > peak:
-                known[place] = total, total
-            elif total > 0:
-                known[place] = total, peak
-            else:
-                del known[place]
-                if peak > LEVEL:
-                    self._count[place] += 1
-                    self._height[place] += peak - LEVEL
+        for first, ratios in runs:
+            for place, ratio in enumerate(ratios, first):
+                before, peak = known.get(place, NOTHING)
+                total = before + weight * ratio
+                if total > peak:
+                    known[place] = total, total
+                elif total > 0:
+                    known[place] = total, peak
+                elif place in known:
+                    del known[place]
+                    if peak > LEVEL:
+                        self._count[place] += 1
+                        self._height[place] += peak - LEVEL
 
     def scales(self) -> tuple[float, ...]:
         """Return the factor by which the evidence of each alternative is divided.
@@ -125,11 +126,6 @@ class Excursions:
 def _scale(least: float, prior: float, count: int, height: float) -> float:
     """Return an alternative's scale by the number and the heights of its excursions, and the `prior`'s scale."""
     return max(least, (PRIOR_EXCURSIONS * prior + SAFETY * height) / (PRIOR_EXCURSIONS + count))
-
-
-def gains_of(ratios: Sequence[float]) -> tuple[int, ...]:
-    """Return the places of the logarithms above 0: those that can begin an excursion."""
-    return tuple([place for place, ratio in enumerate(ratios) if ratio > 0])
 
 
 def _count_open(known: Mapping[int, tuple[float, float]], counts: list[int], heights: list[float]) -> None:

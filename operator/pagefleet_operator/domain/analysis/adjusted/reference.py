@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram, Ranks
 from pagefleet_contract.strata import FREE_STRATA, QUEUED_STRATA
-from pagefleet_operator.domain.analysis.adjusted.waiting import Side
+from pagefleet_operator.domain.analysis.adjusted.waiting import Decided, Side
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
 # Multiples of the 95 % quantile, and the share of hits that is assumed where the stable has not been measured.
@@ -48,7 +48,7 @@ class Threshold:
     elsewhere_share: float = 0.0
     far: bool = False
 
-    def decided(self, canary: Side) -> tuple[tuple[float, float], tuple[float, float]]:
+    def decided(self, canary: Side) -> tuple[Decided, Decided]:
         """Return how many of the canary's requests lie certainly above or below, and how many above: first in the strata that
         are known, then in the others."""
         known = canary.decided(self.canary)
@@ -75,14 +75,15 @@ class Reference:
 
     def thresholds(self, increase: float) -> tuple[Threshold, ...]:
         """Return the thresholds in force, the quantiles first; none before MIN_REQUESTS requests."""
-        pooled = sketch.merged(list(self.strata.values()))
-        if sketch.total(pooled) < MIN_REQUESTS:
+        sums = sketch.merged(list(self.strata.values()))
+        pooled = Ranks(sums)
+        if pooled.total < MIN_REQUESTS:
             return ()
         margin, strata = _buckets(increase), {name: Ranks(own) for name, own in self.strata.items()}
         known = {name: bucket for name, own in strata.items() if (bucket := _upper(own, QUANTILES[0])) is not None}
         fine = [_at_quantile(quantile, strata, pooled, margin) for quantile in QUANTILES]
         edge = _bucket(pooled, 0.95)
-        return (*fine, *(_at_multiple(multiple, pooled, edge, known) for multiple in MULTIPLES))
+        return (*fine, *(_at_multiple(multiple, sums, edge, known) for multiple in MULTIPLES))
 
     def copied(self) -> Reference:
         result = Reference()
@@ -98,7 +99,7 @@ class Reference:
                 del self.strata[name]
 
 
-def _at_quantile(quantile: float, strata: Mapping[str, Ranks], pooled: Histogram, margin: int) -> Threshold:
+def _at_quantile(quantile: float, strata: Mapping[str, Ranks], pooled: Ranks, margin: int) -> Threshold:
     stable = {name: bucket for name, own in strata.items() if (bucket := _upper(own, quantile)) is not None}
     canary, whole = {name: bucket + margin for name, bucket in stable.items()}, _bucket(pooled, quantile) + margin
     if quantile in INHERITED:
@@ -137,6 +138,6 @@ def _upper(histogram: Ranks, quantile: float) -> int | None:
     return None if count * (1 - quantile) < MIN_ABOVE else histogram.bucket_at(rank)
 
 
-def _bucket(histogram: Histogram, quantile: float) -> int:
+def _bucket(histogram: Ranks, quantile: float) -> int:
     """The bucket of a quantile; 0 when the histogram is empty."""
-    return sketch.bucket_at(histogram, math.ceil(quantile * sketch.total(histogram))) or 0
+    return histogram.bucket_at(math.ceil(quantile * histogram.total)) or 0

@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 K = 0.25  # the smaller, the more a slow request earns and the more a quick one costs
 MAX_HIT = 3.0  # of the logarithm of a request's factor: one request must not decide
@@ -42,7 +43,12 @@ class Severe:
 
 def severe(shares: Sequence[float]) -> Severe:
     """Return the bet against "at most `shares` of the requests exceed the thresholds", which are in ascending order."""
-    shares = list(itertools.accumulate(shares, min))
+    return _severe(tuple(shares))
+
+
+@lru_cache(maxsize=64)  # the pods of a slice and the canary have the same
+def _severe(shares: tuple[float, ...]) -> Severe:
+    shares = tuple(itertools.accumulate(shares, min))
     factors = [min(math.exp(MAX_HIT), K * share ** (K - 1)) for share in shares]
     means = [factors[-1]]  # of the factors of a request that exceeds a threshold
     for place in range(len(shares) - 2, -1, -1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -14,6 +14,8 @@ from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 SILENT_SECONDS = 30.0  # after which a gateway is taken for gone
 Strata = Mapping[str, Histogram]
+Decided = tuple[float, float]
+Row = tuple[list[int], list[int]]
 
 
 class Tail:
@@ -21,17 +23,13 @@ class Tail:
 
     def __init__(self, histogram: Histogram) -> None:
         self._buckets = sorted(histogram)
-        above = [*accumulate(map(histogram.__getitem__, reversed(self._buckets)), initial=0)]
-        above.reverse()
-        self._above, self.total = above, above[0]
+        self._below = [*accumulate(map(histogram.__getitem__, self._buckets), initial=0)]
+        self.total = self._below[-1]
 
-    def above(self, bucket: int) -> int:
-        return self._above[bisect_right(self._buckets, bucket)]
-
-    def above_each(self, buckets: Sequence[int]) -> tuple[int, ...]:
+    def above_each(self, buckets: Sequence[int]) -> list[int]:
         """Return how many lie above each of the buckets."""
-        known, above = self._buckets, self._above
-        return tuple([above[bisect_right(known, bucket)] for bucket in buckets])
+        known, below, total = self._buckets, self._below, self.total
+        return [total - below[bisect_right(known, bucket)] for bucket in buckets]
 
 
 NO_TAIL = Tail({})
@@ -47,18 +45,19 @@ class Side:
     end: Strata
 
     @property
-    def strata(self) -> set[str]:
-        return {*self.relative, *self.unmeasured, *self.begin, *self.end}
+    def strata(self) -> KeysView[str]:
+        return self._tails.keys()
 
     @cached_property
     def _tails(self) -> dict[str, tuple[Tail, Tail]]:
         """By stratum: the requests that were measured, and those whose age has passed a bucket in the slice."""
-        tails = {name: Tail(histogram) for name, histogram in self.relative.items()}
-        waited = {*self.unmeasured, *self.begin, *self.end}
-        return {
-            name: (tails.get(name, NO_TAIL), Tail(self._passed(name)) if name in waited else tails[name])
-            for name in self.strata
-        }
+        tails = {}
+        for name, histogram in self.relative.items():
+            measured = Tail(histogram)
+            tails[name] = measured, measured
+        for name in {*self.unmeasured, *self.begin, *self.end}:
+            tails[name] = tails.get(name, (NO_TAIL,))[0], Tail(self._passed(name))
+        return tails
 
     def _passed(self, name: str) -> Histogram:
         """The requests by the buckets that they have passed, less those that had passed them at the slice's begin."""
@@ -69,21 +68,35 @@ class Side:
             passed[bucket] = passed.get(bucket, 0) - count
         return passed
 
-    def decided(self, buckets: Mapping[str, int]) -> tuple[float, float]:
+    def decided(self, buckets: Mapping[str, int]) -> Decided:
         """Return how many requests lie certainly above or below the bucket of their stratum, and how many above."""
-        requests = hits = 0
+        return self.decided_each(by_stratum([buckets]), 1)[0]
+
+    def decided_each(self, rows: Mapping[str, Row], count: int) -> list[Decided]:
+        """Return that for each of `count` mappings that `by_stratum` has sorted into `rows`."""
+        requests, hits = [0] * count, [0] * count
         for name, (measured, passed) in self._tails.items():
-            bucket = buckets.get(name)
-            if bucket is None:
+            if name not in rows:
                 continue
-            above = passed.above(bucket)
-            if passed is measured:  # nobody waits
-                requests += measured.total
-            else:
-                above = max(0, above)
-                requests += measured.total - measured.above(bucket) + above
-            hits += above
-        return requests, hits
+            places, buckets = rows[name]
+            above = passed.above_each(buckets)
+            slow = above if passed is measured else measured.above_each(buckets)  # the same where nobody waits
+            for place, known, own in zip(places, slow, above, strict=True):
+                over = own if own > 0 else 0
+                requests[place] += measured.total - known + over
+                hits[place] += over
+        return list(zip(requests, hits, strict=True))
+
+
+def by_stratum(each: Sequence[Mapping[str, int]]) -> dict[str, Row]:
+    """Sort buckets by stratum: the places of the mappings that have one of it, and these buckets."""
+    rows: dict[str, Row] = {}
+    for place, buckets in enumerate(each):
+        for name, bucket in buckets.items():
+            places, known = rows.setdefault(name, ([], []))
+            places.append(place)
+            known.append(bucket)
+    return rows
 
 
 class Waiting:
@@ -93,13 +106,13 @@ class Waiting:
         self._by_instance: dict[str, tuple[float, Strata]] = {}
         self._total: Strata | None = {}  # of all instances; None: not added up yet
 
-    def take(self, start: float, pieces: Iterable[Slice]) -> Side:
+    def take(self, start: float, pieces: Collection[Slice]) -> Side:
         """Take over the slices of one start. Times must not go back."""
-        begin, loads = self.total(), list[Mapping[str, LoadCounts]]()
+        begin = self.total()
         self._forget(start)
         for piece in pieces:
-            loads.append(piece.load)
             self.update(piece)
+        loads = [piece.load for piece in pieces]
         return Side(_sum(loads, "relative"), _sum(loads, "unmeasured"), begin, self.total())
 
     def update(self, piece: Slice) -> None:
@@ -131,12 +144,15 @@ def _of(load: Mapping[str, LoadCounts], field: str) -> Strata:
     return {name: own for name, counts in load.items() if (own := getattr(counts, field))}
 
 
-def _sum(loads: list[Mapping[str, LoadCounts]], field: str) -> Strata:
+def _sum(loads: Iterable[Mapping[str, LoadCounts]], field: str) -> Strata:
     return _merged([_of(load, field) for load in loads])
 
 
-def _merged(parts: list[Strata]) -> Strata:
-    if len(parts) <= 1:
-        return parts[0] if parts else {}
-    names = {name for part in parts for name in part}
-    return {name: sketch.merged([part[name] for part in parts if name in part]) for name in names}
+def _merged(parts: Sequence[Strata]) -> Strata:
+    if len(parts) == 1:
+        return parts[0]
+    sums: dict[str, Histogram] = {}
+    for part in parts:
+        for name, own in part.items():
+            sums[name] = sketch.merged([sums[name], own]) if name in sums else own
+    return sums
