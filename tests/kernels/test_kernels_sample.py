@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from pagefleet_kernels.sample import gumbel, sample, sample_triton
+from pagefleet_kernels.sample import LANES, gumbel, sample_reference, sample_triton
 
 
 def parameters(rows: int, **given: float) -> tuple[torch.Tensor, ...]:
@@ -46,9 +46,23 @@ def test_the_kernel_picks_the_references_tokens(size: int, dtype: torch.dtype) -
     seeds = torch.randint(-(2**62), 2**62, (rows,))
     arguments = (logits, heat, k, p, least, seeds, torch.arange(rows) * 1000)
     answered = sample_triton(*arguments)
-    assert torch.equal(answered, sample(*arguments))
+    assert torch.equal(answered, sample_reference(*arguments))
     for greedy in (0, 7, 2, 8):  # temperature 0, top-1, nearly no mass
         assert logits[greedy, answered[greedy]] == logits[greedy].max()
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_long_rows_threshold_is_the_references(crowded: bool) -> None:
+    """The four largest logits of each lane decide; where they are not all that stay (seven stay in one lane), the row does."""
+    torch.manual_seed(4)
+    rows, size = 6, 6 * LANES + 5
+    logits = torch.randn(rows, size)
+    logits[:, (slice(None, None, LANES) if crowded else slice(7))] += 12
+    heat, least = torch.ones(rows), torch.zeros(rows)
+    k = torch.tensor([7, 6, 50, 0, 0, 7], dtype=torch.int32)
+    p = torch.tensor([1.0, 1.0, 1.0, 0.9, 0.999, 0.95])
+    given = (heat, k, p, least, torch.arange(rows), torch.arange(rows))
+    assert torch.equal(sample_triton(logits, *given), sample_reference(logits, *given))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +76,7 @@ def test_the_distribution_is_the_filtered_softmax(k: int, p: float, least: float
     probabilities = (row / 0.8).softmax(-1)
     possible = allowed(probabilities, k, p, least)
     given = parameters(draws, temperature=0.8, top_k=k, top_p=p, min_p=least)
-    drawn = sample(row.expand(draws, size), *given)
+    drawn = sample_reference(row.expand(draws, size), *given)
     counts = torch.bincount(drawn.long(), minlength=size).float()
     assert {token for token in range(size) if counts[token]} == possible
     expected = torch.tensor([float(probabilities[t]) if t in possible else 0.0 for t in range(size)])
@@ -79,7 +93,7 @@ def test_ties_are_kept_together_and_greedy_takes_the_first() -> None:
     assert sample_triton(logits, *parameters(1, temperature=0)).item() == 1
     for filters in ({"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}):
         given = parameters(60, **filters)
-        drawn = sample(logits.expand(60, 5), *given)
+        drawn = sample_reference(logits.expand(60, 5), *given)
         assert set(drawn.tolist()) == {1, 2, 3}
         some = sample_triton(logits.expand(6, 5), *(parameter[:6] for parameter in given))
         assert torch.equal(some, drawn[:6])
