@@ -169,11 +169,15 @@ plugin: $(STAMP) ## kubectl pagefleet for this machine's platform as krew instal
 audit: $(STAMP) ## the locks against advisories on disk (ADVISORIES: a file or folder in the OSV format), offline
 	@$(BIN)/python -m pagefleet_local.supplychain $(if $(ADVISORIES),--advisories $(ADVISORIES)) images/locks/*.txt
 
+# Those with kernels; where pytest-xdist is installed, by six processes: most of the time is Triton's compiler's.
+KERNEL_TESTS = $(addprefix tests/kernels/test_kernels_,attention.py data.py elementwise.py gemm.py sample.py)
+SHARED_OUT = $(shell $(PYTHON) -c 'import importlib.util as util; print("-n 6" * bool(util.find_spec("xdist")))')
+
 .PHONY: test-gpu
 test-gpu: ## kernels, engine and their figures on a GPU machine (PYTHON: torch, triton, transformers, pytest; status 2: no GPU)
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or (sys.stderr.write("There is no GPU here: nothing was run.\n"), sys.exit(2))'
-	@PYTHONPATH=kernels:tests $(PYTHON) -m pytest -q tests/kernels
-	@PYTHONPATH=contract:engine:kernels:tests $(PYTHON) -m pytest -q tests/gpu
+	@PYTHONPATH=kernels:tests PAGEFLEET_KERNELS_ON=cuda $(PYTHON) -m pytest -c tests/gpu/pytest.ini $(SHARED_OUT) -q $(KERNEL_TESTS)
+	@PYTHONPATH=contract:engine:kernels:tests $(PYTHON) -m pytest -c tests/gpu/pytest.ini $(SHARED_OUT) -q tests/gpu
 	@PYTHONPATH=contract:engine:kernels $(PYTHON) bench/kernels_gpu.py --check
 	@PYTHONPATH=contract:engine:kernels $(PYTHON) bench/engine_gpu.py --check
 

@@ -132,19 +132,29 @@ def products(report: Report, quick: bool) -> None:
         x, weight = (torch.randn(n, HIDDEN, device="cuda").to(FP8) for n in (rows, columns))
         return x, torch.rand(rows, device="cuda"), weight, torch.rand(columns, device="cuda"), BF16
 
+    def fp8_scaled(rows: int) -> tuple[Any, ...]:
+        x, x_scales, weight, scales, _ = fp8(max(16, rows))  # it takes no fewer rows
+        return x, weight.t(), x_scales[:, None], scales[None]
+
+    def scaled_mm(x: Any, weight: Any, x_scales: Any, scales: Any) -> torch.Tensor:
+        return torch._scaled_mm(x, weight, scale_a=x_scales, scale_b=scales, out_dtype=BF16)
+
     cases: list[tuple[str, Callable[..., Any], Callable[..., Any], Callable[[int], tuple[Any, ...]], float]] = [
         ("awq", awq_gemm_triton, awq_gemm_reference, awq, HIDDEN * columns * (0.5 + 2.5 / 128)),
         ("fp8 W8A8", fp8_gemm_triton, fp8_gemm_reference, fp8, HIDDEN * columns),
     ]
     for name, run, reference, make, weight_bytes in cases:
-        for rows in (1, 64) if quick else (1, 16, 64):
+        for rows in (1, 64) if quick else (1, 16, 64, *([2048] if run is fp8_gemm_triton else [])):
             given = make(rows)
             wrong = error(run(*given), reference(*given))
             bytes_ = weight_bytes + rows * (HIDDEN + columns) * 2
             taken = timed(partial(make, rows), run, bytes_)
             dense = timed(partial(unquantised, rows), functional.linear, 2.0 * HIDDEN * columns)
-            report.add(f"{name} {rows} x {HIDDEN} x {columns}", taken, bytes_, error=wrong,
-                       peer=f"cuBLAS bf16 {dense * 1e6:.1f} us")  # fmt: skip
+            peer = f"cuBLAS bf16 {dense * 1e6:.1f} us"
+            if run is fp8_gemm_triton:
+                scaled = timed(partial(fp8_scaled, rows), scaled_mm, weight_bytes)
+                peer += f", torch._scaled_mm {scaled * 1e6:.1f} us"
+            report.add(f"{name} {rows} x {HIDDEN} x {columns}", taken, bytes_, error=wrong, peer=peer)
 
 
 def sampling_case(batch: int, k: int, p: float) -> tuple[Any, ...]:
@@ -181,7 +191,8 @@ def main() -> None:
     for part in (attention, elementwise, products, sampling):
         part(report, options.quick)
         torch.cuda.empty_cache()
-    print(f"{report.write()} written after {time.monotonic() - begun:.0f} s")
+        written = report.write()
+    print(f"{written} written after {time.monotonic() - begun:.0f} s")
     missed = [row.name for row in report.rows if not row.met]
     if missed:
         print("missed: " + "; ".join(missed))

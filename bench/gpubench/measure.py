@@ -95,7 +95,7 @@ class Report:
               f"  {row.peer}", flush=True)  # fmt: skip
 
     def write(self) -> Path:
-        return write_results(self.gpu, **asdict(self))
+        return write_results(**asdict(self))
 
 
 def write_results(gpu: str, **sections: object) -> Path:

@@ -1,15 +1,24 @@
-"""Runs Triton kernels in Triton's interpreter: the switch must be set before triton is imported. Holds the compiled operations."""
+"""Runs Triton kernels in Triton's interpreter, or on the GPU where PAGEFLEET_KERNELS_ON is `cuda`: there the tests' tensors are made
+on it. The interpreter's switch must be set before triton is imported. Holds the compiled operations."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
-os.environ["TRITON_INTERPRET"] = "1"
+os.environ["TRITON_INTERPRET"] = "0" if os.environ.get("PAGEFLEET_KERNELS_ON") == "cuda" else "1"
 
 import pytest
 import torch
 
 from pagefleet_kernels.cpu import native
+
+
+@pytest.fixture(autouse=True)
+def device() -> Iterator[None]:
+    torch.set_default_device("cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda")
+    yield
+    torch.set_default_device("cpu")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 """What the wrappers launch compiles for an NVIDIA GPU (to machine code for compute capability 9.0), which the
-interpreter does not show: it fits a multiprocessor, spills no register, and uses the units it was written for.
+interpreter does not show: it fits a multiprocessor, spills few registers, and uses the units it was written for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def test_a_launch_compiles_and_fits(compiled: dict[str, Any], name: str) -> None
     assert isinstance(kernels, list) and kernels, kernels
     for kernel in kernels:
         assert kernel["shared"] <= SHARED, kernel
-        assert kernel["stack"] == 0 or "fp32" in name, kernel  # float32 is for checks
+        # 256 rows of queries spill up to 48 registers, and were faster on an H200 than fewer rows. Float32 is for checks.
+        assert kernel["stack"] <= (192 if "prefill" in name else 0) or "fp32" in name, kernel
 
 
 @pytest.mark.parametrize("name", ["prefill", "prefill 80", "prefill fp8", "mixed", "fp8 256", "awq 64"])

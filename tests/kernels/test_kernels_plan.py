@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagefleet_kernels.launch.plan import attention_plan, gemm_plan, processors, split_count
+from pagefleet_kernels.launch.plan import WIDEST_TILE, attention_plan, gemm_plan, processors, split_count
 from pagefleet_kernels.quantised.gemm import gemm_grid
 
 
@@ -38,6 +38,13 @@ def test_a_plan_holds_a_group_and_suits_its_phase(dim: int, group: int) -> None:
     assert attention_plan(8192, group, dim).rows >= 128
 
 
+def test_a_decode_step_over_fp8_pages_takes_as_many_bytes_at_a_time() -> None:
+    for dim in (128, 256):
+        assert attention_plan(1, 4, dim, kv_itemsize=1).tile == 2 * attention_plan(1, 4, dim).tile
+    assert attention_plan(1, 4, 64, kv_itemsize=1).tile == WIDEST_TILE
+    assert attention_plan(8192, 4, 128, kv_itemsize=1) == attention_plan(8192, 4, 128)
+
+
 def test_a_head_too_large_is_named() -> None:
     with pytest.raises(ValueError, match="head size: 512"):
         attention_plan(1, 4, 512)
@@ -53,7 +60,9 @@ def test_gemm_plans_take_the_fewest_rows_that_hold_them(fp8: bool) -> None:
 @pytest.mark.parametrize("columns", [64, 4096])
 def test_a_grid_covers_the_depth_once(inner: int, columns: int) -> None:
     device = torch.device("cpu")
-    grid = gemm_grid(gemm_plan(1, False), 1, columns, inner, 128, device, torch.bfloat16)
+    plan = gemm_plan(1, False)
+    grid = gemm_grid(plan, 1, columns, inner, 128, device, torch.bfloat16)
     splits = grid.grid[2]
     assert (splits - 1) * grid.part < inner <= splits * grid.part and grid.part % 128 == 0
-    assert grid.grid[0] * grid.grid[1] * splits <= max(columns // 64, 3 * processors(device))
+    blocks = -(-columns // plan.columns)
+    assert grid.grid[:2] == (1, blocks) and blocks * splits <= max(blocks, plan.resident * processors(device))

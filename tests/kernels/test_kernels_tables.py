@@ -47,7 +47,7 @@ def test_every_shipped_table_can_be_read() -> None:
 
 def test_tuning_keeps_the_default_unless_something_is_clearly_faster() -> None:
     entry = DEFAULT.fp8[16]
-    choices = [replace(entry, depth=64), replace(entry, depth=128), replace(entry, columns=32)]
+    choices = [replace(entry, depth=64), replace(entry, depth=512), replace(entry, columns=32)]
     taken = {entry: 1.0, choices[0]: 0.98, choices[1]: None, choices[2]: 0.99}
     assert tune.best(entry, iter(choices), taken.__getitem__) == entry
     assert tune.best(entry, iter(choices), {**taken, choices[0]: 0.9}.__getitem__) == choices[0]

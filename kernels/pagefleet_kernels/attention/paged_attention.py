@@ -118,7 +118,8 @@ def paged_attention_triton(
         return out
     group, dim = heads // kv_heads, power_of_two(head_dim, 16)
     # The interpreter is float32 only, and there to prove what 16-bit tensors launch.
-    plan = attention_plan(longest_query, group, dim, 2 if INTERPRETED else q.element_size(), q.device)
+    itemsize = 2 if INTERPRETED else q.element_size()
+    plan = attention_plan(longest_query, group, dim, itemsize, q.device, keys.element_size())
     block_tokens = plan.rows // group
     # Sequence i owns the blocks from starts[i] // block_tokens + i on: enough for any split of the tokens.
     blocks = sequences if longest_query == 1 else tokens // block_tokens + sequences

@@ -107,6 +107,10 @@ def attend(
     query = tl.load(q + (at * q_token + head * q_head)[:, None] + (dims * q_dim)[None, :], mask=inside, other=0.0)
     if WIDEN:
         query = query.to(tl.float32)
+    elif (
+        keys.dtype.element_ty == tl.float8e4nv
+    ):  # a GPU widens FP8 to float16 in one instruction, to bfloat16 in several
+        query = tl.minimum(tl.maximum(query.to(tl.float32), -65504.0), 65504.0).to(tl.float16)
     before = kv_len - q_len  # tokens of earlier steps; each row attends to all tokens up to itself
     position = before + token
     end = tl.minimum(kv_len, before + first + block_tokens)

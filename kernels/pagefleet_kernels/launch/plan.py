@@ -1,7 +1,7 @@
 """Cuts a launch up by its shape, with tables that ship with the package. Nothing is tuned at start-up. Pure functions.
 
-The entries follow from counting, not from measurements: registers and shared memory of one program on Hopper (227 KiB
-a multiprocessor, less on smaller chips), and bytes in flight. `bench/kernels_gpu.py` measures the results.
+The entries of tables.py are Hopper's: one program fits 227 KiB of a multiprocessor (less on smaller chips).
+`bench/kernels_gpu.py` measures the results.
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ __all__ = ["Attention", "Gemm", "attention_plan", "gemm_plan", "processors", "sp
 
 DECODE_ROWS = 16  # the fewest rows of a matrix product; up to that many, attention is bound by the pages' bytes
 MAX_HEAD_DIM = 256
+WIDEST_TILE = 128
 CPU_PROCESSORS = 4  # assumed for the interpreter, so that it runs the split paths
 
 
 def attention_plan(
-    longest_query: int, group: int, dim: int, itemsize: int = 2, device: torch.device | None = None
+    longest_query: int,
+    group: int,
+    dim: int,
+    itemsize: int = 2,
+    device: torch.device | None = None,
+    kv_itemsize: int = 2,
 ) -> Attention:
     """Return the plan for the most new tokens of one sequence, the query heads of a KV head, the padded head size (16 to 256) and the
-    bytes of an element of q. Float32, which has no matrix unit and is for checks, takes the least of all.
+    bytes of an element of q and of the pages. Float32, which has no matrix unit and is for checks, takes the least of all. A
+    decode step over FP8 pages takes twice the tokens at a time: as many bytes.
     """
     table = tables(device)
     if dim not in table.decode:
@@ -35,6 +42,8 @@ def attention_plan(
     plan = (table.decode if rows <= DECODE_ROWS else table.short if rows <= 64 else table.long)[dim]
     if itemsize > 2:
         plan = Attention(DECODE_ROWS, 16, 4, 2, 1)
+    elif kv_itemsize == 1 and rows <= DECODE_ROWS:
+        plan = replace(plan, tile=min(WIDEST_TILE, 2 * plan.tile))
     if group <= plan.rows:
         return plan
     return replace(plan, rows=1 << (group - 1).bit_length(), warps=8, stages=2, resident=1)  # a very wide group

@@ -43,37 +43,38 @@ class Gemm:
     resident: int
 
 
-# By the padded head size. Of the pipeline's stages the first ones look pages up: only from 5 on do the tiles of K and V
-# have two buffers, so that one loads while the other is used (read from the compiled code: 72 KiB for 64 x 128 x 2 bytes).
+# By the padded head size. Those of 64, 128 and 256 and all products are the fastest, or nearly so, of sweeps on an H200
+# (Llama-3-8B's layers); the others follow from them. A pipeline of two stages leaves room for four programs.
 _DECODE = {
-    16: Attention(16, 128, 4, 5, 4),
-    32: Attention(16, 128, 4, 5, 4),
-    64: Attention(16, 128, 4, 5, 2),
-    128: Attention(16, 64, 4, 5, 2),
-    256: Attention(16, 32, 4, 5, 2),
+    16: Attention(16, 128, 4, 2, 4),
+    32: Attention(16, 128, 4, 2, 4),
+    64: Attention(16, 128, 4, 2, 4),
+    128: Attention(16, 64, 4, 2, 4),
+    256: Attention(16, 64, 8, 2, 2),
 }
-# Prefill: 64 rows are what one warpgroup's wgmma takes, 128 keep two of them busy on the same keys.
+# Prefill: 64 rows are what one warpgroup's wgmma takes, 256 keep two of them busy on the same keys. Of the pipeline's
+# stages the first ones look pages up: only from 5 on do the tiles of K and V have two buffers.
 _SHORT = {
     16: Attention(64, 64, 4, 5, 4),
     32: Attention(64, 64, 4, 5, 4),
-    64: Attention(64, 64, 4, 5, 2),
-    128: Attention(64, 64, 4, 5, 1),
+    64: Attention(64, 64, 4, 5, 4),
+    128: Attention(64, 64, 4, 5, 4),
     256: Attention(64, 32, 4, 5, 1),
 }
 _LONG = {
     16: Attention(128, 64, 4, 5, 2),
     32: Attention(128, 64, 4, 5, 2),
     64: Attention(128, 64, 8, 5, 2),
-    128: Attention(128, 64, 8, 5, 1),
-    256: Attention(128, 32, 8, 5, 1),
+    128: Attention(256, 64, 8, 5, 1),
+    256: Attention(128, 64, 8, 2, 1),
 }
 # By rows of x, at most. Weights stream once while all rows fit one program.
-_WEIGHT_ONLY = {16: Gemm(16, 64, 128, 4, 3, 3), 32: Gemm(32, 64, 128, 4, 3, 3), 64: Gemm(64, 64, 128, 4, 3, 2)}
+_WEIGHT_ONLY = {16: Gemm(16, 128, 64, 4, 3, 8), 32: Gemm(32, 128, 64, 4, 3, 4), 64: Gemm(64, 128, 64, 4, 3, 2)}
 _FP8 = {
-    16: Gemm(16, 64, 256, 4, 4, 3),
-    32: Gemm(32, 64, 256, 4, 4, 2),
-    64: Gemm(64, 128, 128, 4, 4, 2),
-    128: Gemm(128, 128, 128, 8, 3, 1),
+    16: Gemm(16, 64, 128, 8, 4, 2),
+    32: Gemm(32, 64, 128, 8, 4, 2),
+    64: Gemm(64, 128, 128, 4, 4, 1),
+    128: Gemm(128, 256, 128, 8, 4, 1),
 }
 
 

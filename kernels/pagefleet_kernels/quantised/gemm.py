@@ -4,15 +4,20 @@ Splits write float32 partial products that one reduction adds in a fixed order: 
 the same on every run.
 """
 
+# mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: N803 - Triton's constants are written in capitals
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
 
+from pagefleet_kernels.launch.language import jit_varying, tl
 from pagefleet_kernels.launch.plan import Gemm, processors, split_count
 
 MIN_STEPS = 4  # of one split
+JOINED = 1024  # elements of one program that adds splits up
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,24 @@ class Grid:
     dtype: torch.dtype
 
     def result(self) -> torch.Tensor:
-        return self.out if self.out.ndim == 2 else self.out.sum(0).to(self.dtype)
+        if self.out.ndim == 2:
+            return self.out
+        joined = torch.empty(self.out.shape[1:], dtype=self.dtype, device=self.out.device)
+        _join[(-(-joined.numel() // JOINED),)](self.out, joined, joined.numel(), len(self.out), BLOCK=JOINED)
+        return joined
+
+
+@jit_varying("count", "splits")
+def _join(parts, out, count, splits, BLOCK: tl.constexpr):
+    """out [count] = the sum of parts [splits, count], BLOCK elements a program."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    total = tl.zeros([BLOCK], tl.float32)
+    part = at
+    for _ in range(splits):
+        total += tl.load(parts + part, mask=inside, other=0.0)
+        part += count
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
 def gemm_grid(

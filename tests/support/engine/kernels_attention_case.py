@@ -32,7 +32,7 @@ def case(
     lengths: tuple[tuple[int, int], ...], heads: int, kv_heads: int, dim: int, page: int, spare: int = 3, seed: int = 0
 ) -> Case:
     """Make a case. Every unused slot holds NaN, every unused table entry an invalid page; `spare` pages are unused."""
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator(torch.get_default_device()).manual_seed(seed)
     needed = [-(-kv // page) for _, kv in lengths]
     order = torch.randperm(sum(needed) + spare, generator=random).to(torch.int32)
     tables = torch.full((len(lengths), max(needed)), 2**30, dtype=torch.int32)

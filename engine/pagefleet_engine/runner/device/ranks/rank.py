@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -124,6 +125,7 @@ class Rank:
         self._executor = self._drafting = None
         if level >= 2:
             self._model = self._draft = self._head = None
+        gc.collect()  # an executor and its graphs refer to each other
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

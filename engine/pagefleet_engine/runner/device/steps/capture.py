@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,7 +22,7 @@ class Capture:
     """
 
     def __init__(self) -> None:
-        self._pool, self._side = torch.cuda.graph_pool_handle(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._pool, self._side = torch.cuda.graph_pool_handle(), _side()
 
     def decode(self, executor: Executor, sizes: Sequence[int]) -> dict[int, Graph]:
         """Return a graph for each size, ascending."""
@@ -55,3 +56,9 @@ class Capture:
             return tokens
 
         return run
+
+
+@functools.cache
+def _side() -> torch.cuda.Stream:
+    """One stream for all captures: cuBLAS keeps a workspace of its own for each stream, and an engine that wakes captures again."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
