@@ -136,7 +136,8 @@ class Gatherer:
         workloads = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
         pods = _pods(listed)
         routed = gateway_api.needed(raw, service.get("status") or {})
-        status = codec.load(service.get("status"))
+        memo = self._memos.get((namespace, name))
+        status = codec.load(service.get("status"), None if memo is None else codec.Parts.of(memo))
         parsed = spec.parse(raw)
         guard = parsed.rollout.guard if isinstance(parsed, Spec) else None
         urgent = alerts.decides(status, raw, parsed.rollout if isinstance(parsed, Spec) else None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_operator.domain import conditions
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.revision import snapshot
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.capacity_plan import comparison
@@ -42,6 +43,7 @@ from pagefleet_operator.domain.spec.rules.nodes import errors_of_name
 from pagefleet_operator.domain.spec.schema.slo import Owner, owner
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.budget import fit
+from pagefleet_operator.domain.status.codec import Parts
 from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.plan import Event, Plan
@@ -79,7 +81,7 @@ def decide(observation: Observation, now: float) -> Plan:
     journal = Journal(now)
     restored = restoring.restored(observation, now, journal)
     plan = recording.add(restored, _planned(restored, now, journal))
-    fitted = fit(plan.status, observation.status.conditions, now)
+    fitted = fit(plan.status, observation.status.conditions, now, Parts.of(observation.memo))
     return replace(plan, status=fitted.status, document=fitted.document)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
@@ -15,6 +14,7 @@ from pagefleet_operator.domain.analysis import latency, sequential, sources
 from pagefleet_operator.domain.analysis.sequential import Evidence
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict
 from pagefleet_operator.domain.analysis.waits import InFlight, Waits, decided
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import BaselineRecord

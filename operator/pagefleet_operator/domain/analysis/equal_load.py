@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from pagefleet_contract import sketch
@@ -26,6 +26,7 @@ from pagefleet_operator.domain.analysis.verdict import (
     make_verdict,
     record_without_latency,
 )
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pagefleet_operator.domain.analysis.failures import FailureCounts, FailureEvidence, Subject, gather
 from pagefleet_operator.domain.analysis.verdict import (
@@ -31,6 +31,7 @@ from pagefleet_operator.domain.analysis.verdict import (
     record_without_latency,
     worst_of,
 )
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.status.failure_record import FailureRecord, FailureTotals
 from pagefleet_operator.domain.status.status import SignalRecord

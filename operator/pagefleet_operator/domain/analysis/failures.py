@@ -27,12 +27,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
 from pagefleet_operator.domain.analysis.waits import InFlight, Waits, decided
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.status.failure_record import FailureRecord, FailureTotals
 from pagefleet_operator.domain.status.observation import Slice
 
@@ -129,7 +130,10 @@ class SlowCounts:
 
 def period_of(periods: dict[int, FailureCounts], piece: Slice) -> FailureCounts:
     """The period that a slice lies in."""
-    return periods.setdefault(math.floor(piece.start / PERIOD_SECONDS), FailureCounts())
+    number = math.floor(piece.start / PERIOD_SECONDS)
+    if number not in periods:
+        periods[number] = FailureCounts()
+    return periods[number]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pagefleet_operator.domain.analysis import (
     after_promotion,
@@ -25,6 +25,7 @@ from pagefleet_operator.domain.analysis.adjusted import memory
 from pagefleet_operator.domain.analysis.adjusted.accumulated import AdjustedScope
 from pagefleet_operator.domain.analysis.failures import Bound, Subject
 from pagefleet_operator.domain.analysis.verdict import Verdict, no_measurement, with_source, worst_of
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.spec.schema.guard_signals import ERRORS, Source
 from pagefleet_operator.domain.status.failure_record import FailureRecord

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pagefleet_operator.domain.analysis import guard, limits, sources
 from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.throughput import Prices
 from pagefleet_operator.domain.analysis.verdict import Verdict
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status.stage import Stage

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis.accumulate import SignalTest, StratumSums
 from pagefleet_operator.domain.analysis.paired import MIN_FIRST, PairedTest, evidence
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
 

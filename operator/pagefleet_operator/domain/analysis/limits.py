@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from pagefleet_operator.domain.analysis.failures import FailureEvidence
 from pagefleet_operator.domain.analysis.latency import ABOVE_LAST_EDGE
@@ -16,6 +15,7 @@ from pagefleet_operator.domain.analysis.verdict import (
     record_without_latency,
 )
 from pagefleet_operator.domain.base.absence import tolerated_silent
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import FreePages, Gate, LatencyGuard
 from pagefleet_operator.domain.status.observation import GateReading, Observation

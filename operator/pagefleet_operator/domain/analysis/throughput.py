@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from pagefleet_contract import sketch
@@ -34,6 +34,7 @@ from pagefleet_operator.domain.analysis.verdict import (
     no_measurement,
     record_without_latency,
 )
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import SignalRecord

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.status.failure_record import FailureRecord
 from pagefleet_operator.domain.status.status import EvidenceRecord, SignalRecord, VerdictRecord
 

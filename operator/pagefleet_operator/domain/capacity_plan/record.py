@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.capacity_plan import estimates
 from pagefleet_operator.domain.capacity_plan.estimates import Estimate
 from pagefleet_operator.domain.scaling.inflow import STALE_LOAD

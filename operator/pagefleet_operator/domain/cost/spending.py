@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import replace
 from zoneinfo import ZoneInfo
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.spec.schema.cost import Budget
 from pagefleet_operator.domain.status.observation import RevisionReading

@@ -7,13 +7,13 @@ Service, InferencePool or gateway that looks for a service's pods finds them: on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from pagefleet_contract.disaggregation import DEFAULT_MIN_PROMPT_TOKENS
 from pagefleet_contract.engine_metrics import annotation, engine_from
 from pagefleet_contract.names import ENGINE_ANNOTATION, PREFILL_LABEL
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget

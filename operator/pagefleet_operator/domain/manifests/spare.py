@@ -9,12 +9,12 @@ routing sidecar. Replicas have none of this, so spec.scaling.warmSpares makes no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pagefleet_contract.engine_metrics import EngineMetrics, annotation, engine_from
 from pagefleet_contract.names import AWAKE_GATE, ENGINE_ANNOTATION, SPARE_LABEL
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.manifests import deployment as replicas_of
 from pagefleet_operator.domain.manifests.retained import Templates, with_templates
 from pagefleet_operator.domain.runtimes.adapter import Sleep

@@ -8,9 +8,9 @@ revisions, of which a status has the ten latest.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from pagefleet_contract.names import is_object_name
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.records import restoring
 from pagefleet_operator.domain.records.manifest import API_VERSION, KIND, PREVIOUS, STABLE, manifest
 from pagefleet_operator.domain.status.observation import Observation, RecordReading

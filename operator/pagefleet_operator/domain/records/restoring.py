@@ -10,8 +10,8 @@ not roll anything back. A status that was restored too is older than its object,
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import replace
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.records.manifest import PREVIOUS, STABLE
 from pagefleet_operator.domain.spec.policy import refusals
 from pagefleet_operator.domain.status.condition import Problem

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pagefleet_contract.names import ACTION_ANNOTATION
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.rollout import rollback, steps
 from pagefleet_operator.domain.status.codec import time_to_the_second
 from pagefleet_operator.domain.status.stage import Stage, begin_phase, stage_of

@@ -8,12 +8,12 @@ canary is promoted. A rejected revision is not tried again until the spec names 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from pagefleet_operator.domain.analysis import judging
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.base.absence import tolerated_unready
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.rollout import actions, alerts, normal_operation, promotion, rollback, steps
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.status.stage import (

@@ -6,13 +6,12 @@ nothing moves by itself: the condition Regressed, an Event and a metric name the
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pagefleet_operator.domain.analysis import verdict
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.watching import like_load, load_records
 from pagefleet_operator.domain.analysis.watching.like_load import LOOK_BACK_SECONDS, Answer, Question
 from pagefleet_operator.domain.analysis.watching.minutes import complete, newest_complete
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.stage import Stage

@@ -5,12 +5,11 @@ The watch lasts for spec.rollout.afterPromotion.watch, and as long as the previo
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pagefleet_operator.domain.analysis import judging, latency
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.analysis.watching.baseline import record_baseline
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.rollout import alerts, carrying_capacity, normal_operation, rollback
 from pagefleet_operator.domain.status.stage import Stage, all_traffic_to, begin_phase, watched_seconds
 from pagefleet_operator.domain.status.status import Phase, PreviousRecord, RolloutRecord

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pagefleet_operator.domain.analysis.watching import load_records
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.rollout import carrying_capacity
 from pagefleet_operator.domain.status.stage import MAX_REJECTIONS, Stage, all_traffic_to, begin_phase, split_traffic
 from pagefleet_operator.domain.status.status import Phase, Rejection

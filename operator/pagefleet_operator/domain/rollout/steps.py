@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pagefleet_operator.domain.analysis.adjusted.forecast import forecast
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.rollout import carrying_capacity, loadtest, rollback
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.spec.schema.rollout import OnInconclusive

@@ -14,8 +14,9 @@ A revision goes to zero after `idleToZero` without a request, and leaves zero wi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.scaling import policies
 from pagefleet_operator.domain.scaling.blind import estimated
 from pagefleet_operator.domain.scaling.demand import Demand, demand, unread

@@ -8,8 +8,8 @@ KV pages are scaled along. Without any known load only the requests that wait in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.scaling.inflow import ARRIVALS_SECONDS, STALE_LOAD, rate
 from pagefleet_operator.domain.scaling.load import Totals
 from pagefleet_operator.domain.status.engine_load import EngineLoad

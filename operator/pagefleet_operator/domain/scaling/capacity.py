@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.cost.spending import capped
 from pagefleet_operator.domain.rollout.steps import weight_of

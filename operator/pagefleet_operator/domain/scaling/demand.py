@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.scaling import signals, throughput
 from pagefleet_operator.domain.scaling.inflow import (
     ARRIVALS_SECONDS,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from pagefleet_contract.slo import Objective
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.slo.days import DAY_SECONDS, day_number, day_text
 from pagefleet_operator.domain.spec.schema.slo import SLO
 from pagefleet_operator.domain.status.records.slo import DayRecord, ObjectiveRecord, SLORecord

@@ -9,9 +9,10 @@ import copy
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
 from pagefleet_operator.domain.spec import beyond_cel, promises, support
 from pagefleet_operator.domain.spec.capacity_plan import CapacityPlan, capacity_plan

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pagefleet_contract.slo import Objective
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.spec.schema.guard_signals import Source

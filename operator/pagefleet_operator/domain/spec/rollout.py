@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_contract.quantity import fraction, seconds
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.schema import step_kinds
 from pagefleet_operator.domain.spec.schema.guard_signals import ERRORS, Source, source_of
 from pagefleet_operator.domain.spec.schema.rollout import OnInconclusive

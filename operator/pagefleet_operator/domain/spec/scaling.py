@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_contract.quantity import fraction, seconds
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.schedule import Entry, bounds
 from pagefleet_operator.domain.spec.schema.targets import Targets, targets
 

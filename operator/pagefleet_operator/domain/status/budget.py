@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.stored_size import size
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.condition import TRUE, with_transition_time
@@ -32,11 +33,11 @@ class Fitted:
     document: dict[str, Any]
 
 
-def fit(status: Status, before: Collection[Condition], now: float) -> Fitted:
-    """Bring the status within the budget. `before` are the conditions of the stored status."""
+def fit(status: Status, before: Collection[Condition], now: float, parts: codec.Parts | None = None) -> Fitted:
+    """Bring the status within the budget. `before` are the conditions of the stored status, `parts` those of the service."""
     known = next((condition for condition in before if condition.type == TRIMMED), None)
     status = replace(status, conditions=tuple(entry for entry in status.conditions if entry.type != TRIMMED))
-    document = codec.dump(status)
+    document = codec.dump(status, parts)
     bytes_now = bytes_before = size(document)
     dropped: list[str] = []
     for part, trim in _STEPS:

@@ -10,11 +10,13 @@ import datetime
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from enum import Enum
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from pagefleet_operator.domain.base.frozen import made
+from pagefleet_operator.domain.base.json_text import json_text
 from pagefleet_operator.domain.status.status import BaselineRecord, RevisionRecord, Status
 from pagefleet_operator.domain.status.stored import histogram_of, snapshot_of
 
@@ -26,19 +28,55 @@ MAX_TIME = 253_402_300_799.0  # the end of the year 9999: RFC 3339 has no later 
 INTEGER_LIMIT = 2**63  # Kubernetes stores smaller integers only
 OPEN = {(RevisionRecord, "spec"): snapshot_of, (BaselineRecord, "histogram"): histogram_of}
 NUMBERS = (int, float, bool)  # without which a record is not the same, also when they are 0
-OWN = object()
-Reader = Callable[[Any], Any]
+ROLLOUT = "rollout"  # the record whose lists are parts of their own
+Reader = Callable[..., Any]
 
 
-def dump(status: Status) -> dict[str, Any]:
+class Parts:
+    """The lists of one service's status that were read and written last. One that has not changed is neither read nor written
+    again: when it is read, what its JSON says counts, and when it is written, which object it is."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[bytes, Any]] = {}
+        self._written: dict[str, tuple[Any, Any]] = {}
+
+    @classmethod
+    def of(cls, memo: MutableMapping[str, object]) -> Parts:
+        """Those in the memo of a service."""
+        parts = memo.setdefault("status", cls())
+        return parts if isinstance(parts, cls) else cls()
+
+    def read(self, name: str, raw: Any, reader: Reader) -> Any:
+        """Read a field."""
+        if name == ROLLOUT:
+            return reader(raw, self)
+        text = json_text(raw) if type(raw) is list else None
+        if text is None:
+            return reader(raw)
+        known = self._read.get(name)
+        if known is None or known[0] != text:
+            known = self._read[name] = text, reader(raw)
+        return known[1]
+
+    def written(self, name: str, value: Any) -> Any:
+        """The JSON of a field."""
+        if name == ROLLOUT or type(value) is not tuple:
+            return _dump(value, name, self if name == ROLLOUT else None)
+        known = self._written.get(name)
+        if known is None or known[0] is not value:
+            known = self._written[name] = value, _dump(value, name)
+        return known[1]
+
+
+def dump(status: Status, parts: Parts | None = None) -> dict[str, Any]:
     """Convert a status to JSON; empty parts are left out."""
-    dumped: dict[str, Any] = _dump(status, "")
+    dumped: dict[str, Any] = _dump(status, "", parts)
     return dumped
 
 
-def load(document: object) -> Status:
+def load(document: object, parts: Parts | None = None) -> Status:
     """Read the status of an object from the API server. Total."""
-    loaded = _load_record(Status, document)
+    loaded = _load_record(Status, document, parts)
     return loaded if isinstance(loaded, Status) else Status()
 
 
@@ -63,7 +101,7 @@ def time_to_the_second(seconds: float) -> str:
     return f"{text[:10]} {text[11:19]} UTC"
 
 
-def _dump(value: Any, name: str) -> Any:
+def _dump(value: Any, name: str, parts: Parts | None = None) -> Any:
     kind = type(value)
     if kind is str or kind is int or kind is bool:
         return value
@@ -83,7 +121,7 @@ def _dump(value: Any, name: str) -> Any:
                 if item:
                     dumped[key] = item
             elif item or type(item) in NUMBERS:  # neither None nor empty
-                written = _dump(item, field)
+                written = _dump(item, field) if parts is None else parts.written(field, item)
                 if written is not None:
                     dumped[key] = written
         return dumped
@@ -133,23 +171,26 @@ def _load_int(value: Any) -> int | None:
 
 
 @functools.cache
-def _readers(kind: type) -> tuple[tuple[str, str, Reader, Any], ...]:
-    """Of each field of a record: its names in Python and in JSON, its reader, and the value without which it is unreadable.
-
-    That value is MISSING where there is none, and OWN for the field's own default.
-    """
+def _readers(kind: type) -> tuple[tuple[str, str, Reader, Callable[[], Any] | None], ...]:
+    """Of each field of a record: its names in Python and in JSON, its reader, and what makes the value of an omitted one; None
+    where the record cannot be read without it."""
     hints = get_type_hints(kind)
     return tuple(
         (
             field.name,
             camel(field.name),
             _checked(kind, field.name, _reader(hints[field.name], field.name)),
-            _default_of(hints[field.name])
-            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-            else OWN,
+            _omitted(field, hints[field.name]),
         )
         for field in dataclasses.fields(kind)
     )
+
+
+def _omitted(field: dataclasses.Field[Any], kind: Any) -> Callable[[], Any] | None:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory
+    value = _default_of(kind) if field.default is dataclasses.MISSING else field.default
+    return None if value is dataclasses.MISSING else lambda: value
 
 
 def _checked(kind: type, name: str, reader: Reader) -> Reader:
@@ -160,19 +201,20 @@ def _checked(kind: type, name: str, reader: Reader) -> Reader:
     return lambda value: None if (loaded := reader(value)) is None else check(loaded)
 
 
-def _load_record(kind: type, value: Any) -> Any:
+def _load_record(kind: type, value: Any, parts: Parts | None = None) -> Any:
     if type(value) is not dict and not isinstance(value, Mapping):
         return None
-    arguments = {}
-    for name, key, reader, default in _readers(kind):
-        loaded = reader(value[key]) if key in value else None
-        if loaded is not None:
-            arguments[name] = loaded
-        elif default is dataclasses.MISSING:
-            return None
-        elif default is not OWN:
-            arguments[name] = default
-    return kind(**arguments)
+    fields = {}
+    for name, key, reader, omitted in _readers(kind):
+        loaded = None
+        if key in value:
+            loaded = reader(value[key]) if parts is None else parts.read(name, value[key], reader)
+        if loaded is None:
+            if omitted is None:
+                return None
+            loaded = omitted()
+        fields[name] = loaded
+    return made(kind, **fields)
 
 
 def _tuple_reader(kinds: tuple[Any, ...]) -> Reader:

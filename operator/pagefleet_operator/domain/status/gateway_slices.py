@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from pagefleet_contract import sketch
-from pagefleet_operator.domain.base.made import made
+from pagefleet_operator.domain.base.frozen import made
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 from pagefleet_operator.domain.status.observation import Bucket, Count, LoadCounts, Slice
 

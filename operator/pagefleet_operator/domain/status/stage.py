@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.status.observation import RevisionReading
 from pagefleet_operator.domain.status.status import (
     ActionRecord,

@@ -5,8 +5,7 @@ It comes after the rollout's own plan, so that a fault here takes nothing from t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.status.condition import FALSE, NewCondition, with_transition_time
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Condition, Status

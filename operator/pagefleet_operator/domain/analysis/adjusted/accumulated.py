@@ -13,7 +13,7 @@ import copy
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
@@ -39,6 +39,7 @@ from pagefleet_operator.domain.analysis.adjusted.surges import surged
 from pagefleet_operator.domain.analysis.adjusted.suspects import Suspects
 from pagefleet_operator.domain.analysis.adjusted.traffic import PodTraffic
 from pagefleet_operator.domain.analysis.adjusted.waiting import Decided, Row, Side, Waiting, by_stratum
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.status.observation import Slice
 
 RENEWED_SECONDS = 30.0  # thresholds are estimated again so often

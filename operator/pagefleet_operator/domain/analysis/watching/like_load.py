@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis.watching import evidence, load_records
 from pagefleet_operator.domain.analysis.watching.evidence import Bet
 from pagefleet_operator.domain.analysis.watching.load_records import Bounds
 from pagefleet_operator.domain.analysis.watching.minutes import MINUTE, Minute, complete
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import RevisionReading, Slice
