@@ -243,4 +243,4 @@ def test_sums_that_failed_halfway_are_not_kept() -> None:
     broken = replace(slices[0], start=200.0, latency={"ttft": {QUICK: "no number"}})  # type: ignore[dict-item]
     with pytest.raises(TypeError):
         module.accumulate(memo, "gateway", SCOPE, (*slices, broken))
-    assert memo == {} and decided(memo, slices) == 6
+    assert "gateway" not in memo and decided(memo, slices) == 6

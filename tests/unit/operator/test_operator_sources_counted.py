@@ -137,12 +137,12 @@ def test_slices_are_in_the_order_of_time() -> None:
     memo: dict[str, object] = {}
     early, middle, late = piece(0, 1), piece(2, 1), piece(4, 1)
     assert sources.in_order(memo, "gateway", (early, late)) == (early, late)
-    assert memo == {"order gateway": (early, late)}
+    assert memo["order gateway"] == (early, late)
     # What comes later is compared with the last one that was looked at.
     assert sources.in_order(memo, "gateway", (early, late, middle)) == (early, middle, late)
-    assert memo == {"order gateway": (early, late)}
+    assert memo["order gateway"] == (early, late)
     assert sources.in_order(memo, "gateway", (late, early)) == (early, late)
     assert sources.in_order(memo, "gateway", ()) == ()
     assert sources.in_order(memo, "gateway", (early, middle, late)) == (early, middle, late)
-    assert memo == {"order gateway": (early, middle, late)}
+    assert memo["order gateway"] == (early, middle, late)
     assert sources.in_order({}, "engine", (middle, early, late)) == (early, middle, late)

@@ -17,6 +17,7 @@ from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis.adjusted.memory import SETTLED_SECONDS
 from pagefleet_operator.domain.analysis.failures import Bound, FailureCounts, SlowCounts, period_of
 from pagefleet_operator.domain.analysis.paired import Block, PairedTest
+from pagefleet_operator.domain.analysis.sources import begins_with
 from pagefleet_operator.domain.analysis.waits import NO_WAITS, InFlight, Waits
 from pagefleet_operator.domain.base.edged import Pair, common, of_sketch
 from pagefleet_operator.domain.status.observation import START, Slice
@@ -246,7 +247,7 @@ def accumulate(memo: MutableMapping[str, object], source: str, scope: Scope, ord
     if not isinstance(stored, StoredSums) or stored.scope != scope:
         stored = StoredSums(scope, (), Accumulator(scope), Accumulator(scope), 0, 0)
     known, settled, done = len(stored.slices), stored.settled, stored.count
-    same = ordered[:known] == stored.slices
+    same = begins_with(memo, ordered, stored.slices)
     if not same and ordered[:done] != stored.slices[:done]:
         settled, done = Accumulator(scope), 0
     border = bisect_left(ordered, ordered[-1].start - SETTLED_SECONDS, key=START) if ordered else 0

@@ -197,15 +197,16 @@ def gather(
 
 
 def _usable(stored: Iterable[FailureRecord], subject: Subject) -> FailureRecord:
-    fresh = FailureRecord(
+    record = next((record for record in stored if subject.is_of(record)), None)
+    if record is not None and (len(record.near), len(record.far)) == (2, 2):
+        same = (len(record.absolute), len(record.relative)) == (len(subject.odds), len(RELATIVE_ODDS))
+        if same and min(record.absolute_blocks, record.relative_blocks) >= 0:
+            return record
+    return FailureRecord(
         signal=subject.signal, source=subject.source, against=subject.against, since=subject.since, limit=subject.limit,
         near=(0.0, 0.0), far=(0.0, 0.0), absolute=OnsetMixture.of(len(subject.odds)).logs,
         relative=OnsetMixture.of(len(RELATIVE_ODDS)).logs,
     )  # fmt: skip
-    record = next((record for record in stored if subject.is_of(record)), fresh)
-    names = ("near", "far", "absolute", "relative")
-    same = all(len(getattr(record, name)) == len(getattr(fresh, name)) for name in names)
-    return record if same and min(record.absolute_blocks, record.relative_blocks) >= 0 else fresh
 
 
 def _add(record: FailureRecord, number: int, period: FailureCounts, subject: Subject) -> FailureRecord:
@@ -219,8 +220,8 @@ def _add(record: FailureRecord, number: int, period: FailureCounts, subject: Sub
     ceiling = MAX_SLICE_LOG * max(1, len(set(period.starts))) if subject.ceiling is None else subject.ceiling
     null = min(max(null, MIN_SHARE), MAX_SHARE)
     rates = [min(one, MAX_SHARE / null) for one in subject.odds]
-    ratios = (period.canary_failed * math.log(rate) - canary * null * (rate - 1) for rate in rates)
-    absolute = tuple(min(ceiling, ratio) for ratio in ratios)
+    ratios = [period.canary_failed * math.log(rate) - canary * null * (rate - 1) for rate in rates]
+    absolute = tuple([min(ceiling, ratio) for ratio in ratios])
     every, both = (
         OnsetMixture(record.absolute, record.absolute_blocks),
         OnsetMixture(record.relative, record.relative_blocks),
@@ -243,7 +244,7 @@ def _add(record: FailureRecord, number: int, period: FailureCounts, subject: Sub
 
 
 def _forgetting(sums: tuple[float, ...], factor: float, counts: tuple[int, int]) -> tuple[float, ...]:
-    return tuple(factor * old + new for old, new in zip(sums, counts, strict=True))
+    return tuple([factor * old + new for old, new in zip(sums, counts, strict=True)])
 
 
 def _upper(far: tuple[float, ...]) -> float:

@@ -89,7 +89,7 @@ def _counted(
     key = f"requests {source}"
     known = memo.get(key)
     same = isinstance(known, _Counted) and (known.revision, known.since) == (revision, since)
-    if not isinstance(known, _Counted) or not same or not _begin_with(slices, known.slices):
+    if not isinstance(known, _Counted) or not same or not begins_with(memo, slices, known.slices):
         known = _Counted(revision, since, (), 0)
     new = slices[len(known.slices) :]
     own = (piece.requests - piece.retried for piece in new if piece.revision == revision and piece.start >= since)
@@ -102,12 +102,18 @@ def in_order(memo: MutableMapping[str, object], source: str, slices: Sequence[Sl
     """Return a source's slices in the order of time. Readers store them so; the memo has those that have been looked at."""
     key = f"order {source}"
     known = memo.get(key, ())
-    first = max(0, len(known) - 1) if isinstance(known, tuple) and _begin_with(slices, known) else 0
+    first = max(0, len(known) - 1) if isinstance(known, tuple) and begins_with(memo, slices, known) else 0
     if any(later.start < piece.start for piece, later in pairwise(slices[first:])):
         return tuple(sorted(slices, key=START))
     memo[key] = slices
     return slices
 
 
-def _begin_with(slices: Sequence[Slice], known: Sequence[Slice]) -> bool:
-    return slices[: len(known)] == known
+def begins_with(memo: MutableMapping[str, object], slices: Sequence[Slice], known: Sequence[Slice]) -> bool:
+    """Whether slices begin with those that are known. The last answer is in the memo: others ask for the same."""
+    match memo.get("begins"):
+        case (before, begin, bool(answer)) if before is slices and begin is known:
+            return answer
+    answer = slices[: len(known)] == known
+    memo["begins"] = slices, known, answer
+    return answer

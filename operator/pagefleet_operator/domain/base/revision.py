@@ -25,9 +25,21 @@ def snapshot(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {name: raw[name] for name in POD_AFFECTING if name in raw}
 
 
-def meaning(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The snapshot, written in the same way for all specs of its meaning. A spec that is written so stays as it is."""
-    pods = {name: _without_empty(part) for name, part in snapshot(raw).items()}
+def meaning(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The snapshot, written in the same way for all specs of its meaning. A spec that is written so stays as it is. The latest are
+    remembered."""
+    pods = snapshot(raw)
+    text = json_text(pods)
+    return _meant(pods) if text is None else _remembered_meaning(text)
+
+
+@functools.lru_cache(MAX_REMEMBERED)
+def _remembered_meaning(text: bytes) -> Mapping[str, Any]:
+    return _meant(decode(text))
+
+
+def _meant(whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    pods = {name: _without_empty(part) for name, part in whole.items()}
     resources = pods.get("resources")
     if isinstance(resources, Mapping):
         pods["resources"] = {**resources, **_canonical(resources, QUANTITIES)}

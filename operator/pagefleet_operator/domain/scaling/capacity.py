@@ -50,7 +50,7 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     own = allowed if may_sleep else awake(allowed)
     if stage.canary and known is not None:
         own = replace(own, min=max(own.min, min(known.desired, own.max)))
-    stable = _stable(stage, observation, own, now)
+    stable = _recommended(stage.stable, stage, observation, own, now)
     count = stable.replicas
     current = known.desired if known is not None else count
     asleep = current == 0 and known is not None and observation.status.stable == stage.stable
@@ -60,7 +60,7 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     if stage.canary:
         beside = count + turn.spec.pods.prefill_replicas  # the canary has prefill pods of its own
         bounds = _canary_bounds(allowed, _share(stage, turn.rollout, count), beside)
-        recommended[stage.canary] = _canary(stage, observation, bounds, now)
+        recommended[stage.canary] = _recommended(stage.canary, stage, observation, bounds, now)
         replicas[stage.canary] = recommended[stage.canary].replicas
     records = (entry.record for entry in recommended.values())
     nothing_to_shrink = stable.limit == "SignalsMissing" and stable.replicas <= allowed.min
@@ -93,14 +93,6 @@ def awake(scaling: Scaling) -> Scaling:
     return replace(scaling, idle_to_zero=None, min=max(1, scaling.min))
 
 
-def _stable(stage: Stage, observation: Observation, scaling: Scaling, now: float) -> Recommendation:
-    return _recommended(stage.stable, observation, scaling, _share_of_load(stage, observation, stage.stable), now)
-
-
-def _canary(stage: Stage, observation: Observation, scaling: Scaling, now: float) -> Recommendation:
-    return _recommended(stage.canary, observation, scaling, _share_of_load(stage, observation, stage.canary), now)
-
-
 def _canary_bounds(scaling: Scaling, share: int, beside: int) -> Scaling:
     """The canary's bounds: at least its share, because spec.scaling.min is for the revision that serves everybody.
 
@@ -111,9 +103,7 @@ def _canary_bounds(scaling: Scaling, share: int, beside: int) -> Scaling:
     return replace(scaling, min=least, max=least if scaling.external else most, external=False, idle_to_zero=None)
 
 
-def _recommended(
-    revision: str, observation: Observation, scaling: Scaling, load: ServiceLoad | None, now: float
-) -> Recommendation:
+def _recommended(revision: str, stage: Stage, observation: Observation, scaling: Scaling, now: float) -> Recommendation:
     status = observation.status
     record = {one.revision: one for one in status.scaling}.get(revision, ScalingRecord(revision))
     last = {one.hash: one for one in status.revisions}.get(revision)
@@ -123,7 +113,7 @@ def _recommended(
         return Recommendation(bounded(scaling.min, scaling), record, limit=limit, limit_message=reading.refused)
     desired = last.desired if last is not None and (last.desired or revision == status.stable) else None
     reading = replace(reading, slots=slots(reading, last.spec if last is not None else None))
-    return autoscale.recommend(reading, load, desired, record, scaling, now)
+    return autoscale.recommend(reading, _share_of_load(stage, observation, revision), desired, record, scaling, now)
 
 
 def slots(reading: RevisionReading, snapshot: Mapping[str, object] | None) -> int | None:
@@ -147,7 +137,7 @@ def part(load: ServiceLoad | None, share: float) -> ServiceLoad | None:
     """The share of a service's arrivals and held requests."""
     if load is None or share >= 1.0:
         return load
-    return replace(load, arrivals=tuple(rate * share for rate in load.arrivals), held=math.ceil(load.held * share))
+    return replace(load, arrivals=tuple([rate * share for rate in load.arrivals]), held=math.ceil(load.held * share))
 
 
 def _kind(current: int, replicas: int) -> str:

@@ -9,11 +9,10 @@ import heapq
 import itertools
 import math
 import operator
-from collections import deque
 from collections.abc import Callable, Collection
 
 from pagefleet_contract import sketch
-from pagefleet_contract.sketch import Histogram
+from pagefleet_contract.sketch import Histogram, Ranks
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 
@@ -31,8 +30,8 @@ class LoadSums:
     """The load of a service. Times are by the gateways' clock."""
 
     def __init__(self) -> None:
-        self._arrivals = deque([0] * RETAINED, maxlen=RETAINED)  # of two seconds each, oldest first
-        self._newest = 0  # the end of the last of them, in slices
+        self._arrived = [0] * (RETAINED + 1)  # the arrivals up to each end of a slice of two seconds, oldest first
+        self._newest = 0  # the last end, in slices
         self._counting: dict[str, float] = {}  # gateways that count arrivals, and when they did so last
         self._started: dict[str, dict[int, int]] = {}
         self._recent = _Recent()
@@ -43,6 +42,7 @@ class LoadSums:
         For a gateway of an older version, which counts no arrivals, the requests that ended count instead.
         """
         self._move_to(now)
+        new: dict[int, int] = {}  # by the end of a slice
         self._counting |= {piece.instance: now for piece in slices if piece.arrivals is not None}
         for piece in slices:
             if piece.adjusted:  # counts nothing else
@@ -50,13 +50,17 @@ class LoadSums:
             count = piece.arrivals if piece.instance in self._counting else piece.requests
             place = self._newest - math.ceil((piece.start + piece.seconds) / SLICE_SECONDS)
             if count and 0 <= place < RETAINED:
-                self._arrivals[-1 - place] += count
+                new[RETAINED - place] = new.get(RETAINED - place, 0) + count
             if piece.revision and piece.arrived and abs(piece.start - now) <= STARTED_SECONDS:
                 started = self._started.setdefault(piece.revision, {})
                 step = math.floor(piece.start / STARTED_STEP)
                 started[step] = started.get(step, 0) + piece.arrived
             if abs(piece.start - now) <= 2 * RECENT_SECONDS:
                 self._recent.add(piece)
+        more = 0
+        for end in range(min(new, default=RETAINED + 1), RETAINED + 1):
+            more += new.get(end, 0)
+            self._arrived[end] += more
 
     def load(self, held: int, now: float, whole: bool) -> ServiceLoad:
         """The load of a service.
@@ -69,9 +73,8 @@ class LoadSums:
         end = _closed(now) * SLICE_SECONDS
         self._forget_started(now)
         self._recent.forget(end - RECENT_SECONDS)
-        totals = [0, *itertools.accumulate(self._arrivals)]
         last = max(STEPS * IN_STEP, RETAINED - self._newest + _closed(now))
-        ends = totals[last - STEPS * IN_STEP : last + 1 : IN_STEP]
+        ends = self._arrived[last - STEPS * IN_STEP : last + 1 : IN_STEP]
         rates = [arrived / STEP for arrived in map(operator.sub, ends[1:], ends)]
         return ServiceLoad(
             age=now - end if whole else math.inf,
@@ -94,7 +97,8 @@ class LoadSums:
     def _move_to(self, now: float) -> None:
         """Make room for the slices that gateways may have closed."""
         newest = max(self._newest, _closed(now) + AHEAD)
-        self._arrivals.extend([0] * min(RETAINED, newest - self._newest))
+        more = min(RETAINED, newest - self._newest)
+        self._arrived = [*self._arrived[more:], *[self._arrived[-1]] * more]
         self._newest = newest
 
 
@@ -121,14 +125,17 @@ class _Recent:
         while self._slices and self._slices[0][0] < before:
             piece = heapq.heappop(self._slices)[-1]
             self._count(piece, -1, sketch.take_off)
-            if self._in_flight.get(_group(piece), (math.inf,))[0] <= piece.start:
-                del self._in_flight[_group(piece)]
+            group = _group(piece)
+            if self._in_flight.get(group, (math.inf,))[0] <= piece.start:
+                del self._in_flight[group]
 
     def ttft(self) -> float | None:
         """The 95th percentile of the time to first token; None for too few requests."""
-        ages = sketch.merged([self._ages, *(waiting for _, waiting in self._in_flight.values())])
-        known = sketch.with_lasting(self._latency, ages, sketch.quantile(self._latency, 0.95) or 0.0)
-        return sketch.quantile(known, 0.95) if sketch.total(known) >= MIN_SAMPLES else None
+        ages = sketch.merged([self._ages, *(waiting for _, waiting in self._in_flight.values() if waiting)])
+        known = Ranks(self._latency)
+        if ages:
+            known = Ranks(sketch.with_lasting(self._latency, ages, known.quantile(0.95) or 0.0))
+        return known.quantile(0.95) if known.total >= MIN_SAMPLES else None
 
     def _count(self, piece: Slice, sign: int, change: Callable[[dict[int, int], Histogram], None]) -> None:
         self.tokens += sign * (piece.tokens or 0)

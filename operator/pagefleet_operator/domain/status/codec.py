@@ -149,7 +149,8 @@ def _reader(kind: Any, name: str) -> Reader:
     if origin is not None and issubclass(origin, Mapping):
         return lambda value: dict(value) if isinstance(value, Mapping) else None
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return lambda value: next((member for member in kind if member.value == value), None)
+        members = {member.value: member for member in kind}
+        return lambda value: members.get(value) if isinstance(value, str) else None
     if kind is float:
         return _load_time if name in TIMES else _load_float
     if kind is int:

@@ -92,7 +92,7 @@ class Accumulated:
         self.hits = [(0.0, 0.0)] * THRESHOLDS  # of the canary: requests and hits, by threshold
         self.thresholds: tuple[Threshold, ...] = ()
         self._scales: Sequence[float] = ()
-        self._rows: Mapping[str, Row] = {}  # the stable's buckets of the thresholds, by stratum
+        self._rows: tuple[Mapping[str, Row], Mapping[str, Row]] = ({}, {})  # buckets of the thresholds, by stratum
         self._passed = _Passed(())
         self._renewed = -math.inf
         self._arrived = 0 if earlier is None else scope.warm_up
@@ -118,7 +118,10 @@ class Accumulated:
             self.excursions.forget(start - RETAINED_SECONDS)
             self._traffic.forget()
             self._scales = self.excursions.scales()
-            self._rows = by_stratum([threshold.stable for threshold in self.thresholds])
+            self._rows = (
+                by_stratum([threshold.stable for threshold in self.thresholds]),
+                by_stratum([threshold.canary for threshold in self.thresholds]),
+            )
             self._passed = _Passed([threshold.pooled for threshold in self.thresholds])
             self._recent.clear()
             self._totals = [(0.0, 0.0)] * THRESHOLDS
@@ -139,7 +142,7 @@ class Accumulated:
                 sketch.add_onto(self.seconds[piece.revision == self.scope.canary], counts.ttft)
 
     def _judge(self, start: float, stable: Side, canary: Side, pieces: Sequence[Slice], pods: int) -> None:
-        self._recent.append((start, stable.decided_each(self._rows, THRESHOLDS)))
+        self._recent.append((start, stable.decided_each(self._rows[0], THRESHOLDS)))
         self._count(self._recent[-1][1], 1)
         while self._recent[0][0] <= start - RECENT_SECONDS:
             self._count(self._recent.popleft()[1], -1)
@@ -176,10 +179,9 @@ class Accumulated:
         """
         warm, begun = self._arrived >= self.scope.warm_up, not self._warm
         self._warm = warm
-        decided = anew = [threshold.decided(canary) for threshold in self.thresholds]
+        decided = anew = self._decided(canary)
         if warm and begun:
-            fresh = replace(canary, begin={})
-            anew = [threshold.decided(fresh) for threshold in self.thresholds]
+            anew = self._decided(replace(canary, begin={}))
         found: list[float] = []
         for place, threshold in enumerate(self.thresholds):
             if warm or threshold.far:
@@ -189,9 +191,14 @@ class Accumulated:
         far = next(place for place, threshold in enumerate(self.thresholds) if threshold.far)
         bet = self._severe_ratio(anew, shares, MULTIPLE if warm else far)
         if warm and begun:  # their bet before begins anew
-            before = Side({}, {}, {}, canary.begin)
-            bet -= self._severe_ratio([threshold.decided(before) for threshold in self.thresholds], shares, far)
+            bet -= self._severe_ratio(self._decided(Side({}, {}, {}, canary.begin)), shares, far)
         return [*found, bet]
+
+    def _decided(self, canary: Side) -> list[tuple[Decided, Decided]]:
+        """How many of the canary's requests each threshold decides about."""
+        if canary.strata <= self.thresholds[MULTIPLE].canary.keys():  # there are no other strata
+            return [(known, (0, 0)) for known in canary.decided_each(self._rows[1], THRESHOLDS)]
+        return [threshold.decided(canary) for threshold in self.thresholds]
 
     def _ratios(self, place: int, decided: tuple[Decided, Decided], share: float) -> Sequence[float]:
         """Those of each of ODDS at a threshold."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis.adjusted.ratio import MIN_STABLE, requests_needed
-from pagefleet_operator.domain.analysis.adjusted.reference import DISPERSION, RETAINED_SECONDS, Reference
+from pagefleet_operator.domain.analysis.adjusted.reference import DISPERSION, RETAINED_SECONDS
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice
 
@@ -20,17 +20,18 @@ def forecast(slices: Sequence[Slice], stable: str, guard: LatencyGuard, weight: 
     """
     own = [piece for piece in slices if piece.revision == stable and piece.possible]
     newest = max((piece.start for piece in own), default=0.0)
-    reference = Reference()
+    times: dict[str, dict[int, int]] = {}
     for piece in own:
-        if piece.adjusted and piece.start > newest - RETAINED_SECONDS:
-            reference.add(piece.start, {name: counts.relative for name, counts in piece.load.items()})
-    if sum(sketch.total(entry) for entry in reference.strata.values()) < MIN_STABLE / (1 - guard.quantile):
+        if piece.load and piece.start > newest - RETAINED_SECONDS:
+            for name, counts in piece.load.items():
+                sketch.add_onto(times.setdefault(name, {}), counts.relative)
+    if sum(sketch.total(entry) for entry in times.values()) < MIN_STABLE / (1 - guard.quantile):
         return None
     recent = [piece for piece in own if piece.start > newest - RATE_SECONDS]
     seconds = newest - min(piece.start for piece in recent) + max(piece.seconds for piece in recent)
     rate = sum(piece.arrived for piece in recent) / seconds * weight / 100
     name = guard.title
-    needed = requests_needed(reference.strata, guard.quantile, guard.max_increase, DISPERSION)
+    needed = requests_needed(times, guard.quantile, guard.max_increase, DISPERSION)
     if needed is None:
         return (
             f"{name} of revision {stable} varies so much that no canary can be shown to lie within {guard.max_increase:.0%} of it: "
