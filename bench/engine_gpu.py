@@ -102,7 +102,8 @@ def run(case: Case, model: str, device: str, limit: float) -> Iterator[dict[str,
         if status:
             errors.seek(0)
             last = errors.read().strip().splitlines()[-1:]
-            raise RuntimeError(last[0] if last else f"ended with status {status}, within {limit:.0f} s")
+            late_by = f", ended after {limit:.0f} s" if status < 0 else ""
+            raise RuntimeError((last[0] if last else f"ended with status {status}") + late_by)
 
 
 def measured(case: Case, model: str, device: str, report: Report | None, shape: Shape, limit: float) -> list[Line]:

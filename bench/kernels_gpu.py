@@ -154,7 +154,8 @@ def products(report: Report, quick: bool) -> None:
             if run is fp8_gemm_triton:
                 scaled = timed(partial(fp8_scaled, rows), scaled_mm, weight_bytes)
                 peer += f", torch._scaled_mm {scaled * 1e6:.1f} us"
-            report.add(f"{name} {rows} x {HIDDEN} x {columns}", taken, bytes_, error=wrong, peer=peer)
+            flops = 2.0 * rows * HIDDEN * columns if rows > 256 else 0.0  # of bf16's rate, which is half of FP8's
+            report.add(f"{name} {rows} x {HIDDEN} x {columns}", taken, bytes_, flops, error=wrong, peer=peer)
 
 
 def sampling_case(batch: int, k: int, p: float) -> tuple[Any, ...]:

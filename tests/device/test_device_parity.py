@@ -12,6 +12,7 @@ from support.engine.device_engine import FAMILIES, INTERPRETED, adapter, device_
 from support.engine.reference import ask, assert_greedy, engine, serve
 
 from pagefleet_engine.core.requests import Pooling
+from pagefleet_engine.runner.device.steps.memory import first_steps
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,19 @@ def test_mixed_batches_are_token_exact(family: str, kernels: str, tmp_path: Path
     for index, prompt in enumerate(asked):
         assert len(answers[str(index), 0]) == most
         assert_greedy(reference, prompt, answers[str(index), 0])
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral, sliding", "qwen2_moe"])
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_the_first_steps_run_in_a_pool_of_one_page(family: str, kernels: str, tmp_path: Path) -> None:
+    """On a GPU an engine computes them before it serves."""
+    served = device_engine(saved(tmp_path, family)[0], kernels=kernels, max_num_seqs=4, max_num_batched_tokens=80)
+    rank, config = served._rank, served._config
+    model = rank.executor.model
+    pool = model.pool(1, config.page_size, model.dtype)
+    executor = rank._on(model, pool, rank._prepared([pool], []))
+    for step in first_steps(config, rank.max_model_len, model.config):
+        assert len(executor.launch(step).tokens()) == len(step.owners)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

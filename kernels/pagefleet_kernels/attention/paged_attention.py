@@ -20,9 +20,12 @@ import torch
 
 from pagefleet_kernels.attention.paged_attention_kernels import attend, reduce
 from pagefleet_kernels.launch.language import INTERPRETED, power_of_two, runs_on
-from pagefleet_kernels.launch.plan import attention_plan, processors, split_count
+from pagefleet_kernels.launch.plan import MAX_SPLITS, attention_plan, processors, split_count
 
 MIN_SPLIT_TILES = 2
+FEW_SPLITS = (
+    8  # one kernel reduces up to these, another up to MAX_SPLITS: each more would be compiled while an engine serves
+)
 
 
 def paged_attention(
@@ -128,6 +131,8 @@ def paged_attention_triton(
         longest = min(longest, window + longest_query) if window else longest
         slots = processors(q.device) * plan.resident
         splits = split_count(blocks * kv_heads, slots, -(-longest // plan.tile), MIN_SPLIT_TILES)
+    # A GPU widens FP8 to float16 in one instruction, to bfloat16 in several. Float32 is for checks.
+    half = keys.dtype is torch.float8_e4m3fn and itemsize == 2
     # One split writes the result; several write float32 sums to `partial` and their maxima and totals to `stats`.
     partial = torch.empty(splits, tokens, heads, head_dim, dtype=torch.float32, device=q.device) if splits > 1 else out
     stats = torch.empty(2, splits, tokens, heads, dtype=torch.float32, device=q.device) if splits > 1 else out
@@ -135,11 +140,11 @@ def paged_attention_triton(
         q, keys, values, block_tables, query_starts, kv_lens, partial, stats, *q.stride(), *keys.stride(),
         *values.stride(), *block_tables.stride(), heads, tokens, sequences, splits, scale, window, cap,
         q if sinks is None else sinks, HEAD=head_dim, GROUP=group, PAGE=page_size, SPLIT=splits > 1, ROWS=plan.rows, TILE=plan.tile, DIM=dim, ONE=longest_query == 1,
-        WINDOWED=bool(window), CAPPED=bool(cap), SINKS=sinks is not None, WIDEN=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
+        WINDOWED=bool(window), CAPPED=bool(cap), SINKS=sinks is not None, WIDEN=INTERPRETED, HALF=half, num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
     if splits > 1:
         reduce[(tokens, heads)](
-            partial, stats, out, tokens, heads, splits, HEAD=head_dim, DIM=dim, ROUNDED=power_of_two(splits),
-            num_warps=4,
+            partial, stats, out, tokens, heads, splits, HEAD=head_dim, DIM=dim, num_warps=4,
+            ROUNDED=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
         )  # fmt: skip
     return out

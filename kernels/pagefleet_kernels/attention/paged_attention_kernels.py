@@ -81,6 +81,7 @@ def attend(
     heads, tokens, sequences, splits, scale, window, cap, sinks, HEAD: tl.constexpr, GROUP: tl.constexpr,
     PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DIM: tl.constexpr,
     ONE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr, WIDEN: tl.constexpr,
+    HALF: tl.constexpr,
 ):  # fmt: skip
     """One program per block of a sequence's new tokens, KV head and split; row r is token r // GROUP, head r % GROUP.
 
@@ -107,9 +108,7 @@ def attend(
     query = tl.load(q + (at * q_token + head * q_head)[:, None] + (dims * q_dim)[None, :], mask=inside, other=0.0)
     if WIDEN:
         query = query.to(tl.float32)
-    elif (
-        keys.dtype.element_ty == tl.float8e4nv
-    ):  # a GPU widens FP8 to float16 in one instruction, to bfloat16 in several
+    elif HALF:
         query = tl.minimum(tl.maximum(query.to(tl.float32), -65504.0), 65504.0).to(tl.float16)
     before = kv_len - q_len  # tokens of earlier steps; each row attends to all tokens up to itself
     position = before + token

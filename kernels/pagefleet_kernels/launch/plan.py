@@ -16,7 +16,9 @@ from pagefleet_kernels.launch.tables import Attention, Gemm, tables
 __all__ = ["Attention", "Gemm", "attention_plan", "gemm_plan", "processors", "split_count", "tables"]
 
 DECODE_ROWS = 16  # the fewest rows of a matrix product; up to that many, attention is bound by the pages' bytes
+SHORT_ROWS = 64  # the most rows of a short query: what one warpgroup's matrix unit takes
 MAX_HEAD_DIM = 256
+MAX_SPLITS = 64
 WIDEST_TILE = 128
 CPU_PROCESSORS = 4  # assumed for the interpreter, so that it runs the split paths
 
@@ -39,7 +41,7 @@ def attention_plan(
             f"head size: {dim} after padding to a power of two; allowed are {', '.join(map(str, table.decode))}"
         )
     rows = longest_query * group
-    plan = (table.decode if rows <= DECODE_ROWS else table.short if rows <= 64 else table.long)[dim]
+    plan = (table.decode if rows <= DECODE_ROWS else table.short if rows <= SHORT_ROWS else table.long)[dim]
     if itemsize > 2:
         plan = Attention(DECODE_ROWS, 16, 4, 2, 1)
     elif kv_itemsize == 1 and rows <= DECODE_ROWS:
@@ -49,7 +51,7 @@ def attention_plan(
     return replace(plan, rows=1 << (group - 1).bit_length(), warps=8, stages=2, resident=1)  # a very wide group
 
 
-def split_count(programs: int, slots: int, longest: int, least: int, most: int = 64) -> int:
+def split_count(programs: int, slots: int, longest: int, least: int, most: int = MAX_SPLITS) -> int:
     """Return how many parts each program's loop is cut into, so that all parts run in one wave.
 
     programs without splits; slots, programs that the device holds at once; longest, iterations of the loop; least, the

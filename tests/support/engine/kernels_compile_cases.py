@@ -20,12 +20,13 @@ from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise_triton
 from pagefleet_kernels.rms_norm import rms_norm_triton
 from pagefleet_kernels.sample import sample_triton
 
-BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 
 
-def attention(new: int, page: int, dim: int, kv_dtype: torch.dtype = BF16, **options: Any) -> None:
+def attention(
+    new: int, page: int, dim: int, kv_dtype: torch.dtype = BF16, dtype: torch.dtype = BF16, **options: Any
+) -> None:
     heads, kv_heads, sequences = 16, 4, 4
-    dtype = torch.float32 if kv_dtype is torch.float32 else BF16
     cache = torch.zeros(8, page, kv_heads, dim, dtype=kv_dtype)
     starts = torch.arange(sequences + 1, dtype=torch.int32) * new
     tables = torch.zeros(sequences, 256, dtype=torch.int32)
@@ -77,14 +78,15 @@ def page_copies() -> None:
 CASES: dict[str, Callable[[], object]] = {
     "decode": partial(attention, 1, 16, 128, splits=4),
     "decode fp8": partial(attention, 1, 64, 128, FP8, splits=4),
-    "decode fp32": partial(attention, 1, 16, 64, torch.float32, splits=1),
+    "decode fp32": partial(attention, 1, 16, 64, FP32, FP32, splits=1),
+    "decode fp32, fp8 pages": partial(attention, 1, 16, 64, FP8, FP32, splits=1),
     "decode window": partial(attention, 1, 16, 256, window=1024),
     "decode cap and sinks": partial(attention, 1, 16, 64, splits=4, cap=50.0, sinks=torch.zeros(16, dtype=BF16)),
     "prefill cap": partial(attention, 512, 16, 256, splits=1, window=1024, cap=50.0),
     "prefill": partial(attention, 512, 64, 128, splits=1),
     "prefill 80": partial(attention, 512, 16, 80, splits=1),
     "prefill fp8": partial(attention, 512, 16, 128, FP8, splits=1),
-    "prefill fp32 256": partial(attention, 512, 16, 256, torch.float32, splits=1),
+    "prefill fp32 256": partial(attention, 512, 16, 256, FP32, FP32, splits=1),
     "prefill 256": partial(attention, 512, 16, 256, splits=1),
     "mixed": partial(attention, 8, 16, 64),
     "rms_norm": lambda: rms_norm_triton(torch.zeros(4, 4096, dtype=BF16), torch.zeros(4096, dtype=BF16), 1e-5),

@@ -33,6 +33,7 @@ from pagefleet_engine.runner.device.steps.sizes import (
 )
 from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing, none
 from pagefleet_engine.runner.start import start
+from pagefleet_kernels.launch.plan import attention_plan, split_count
 
 
 def answer(name: str, tokens: int = 5, **sampling: float) -> TokenSequence:
@@ -183,6 +184,21 @@ def test_the_largest_step_spends_the_budget() -> None:
     assert step.counts.tolist() == [40, 40, 15, 1, 1, 1, 1, 1]
     assert len(step.tokens) == 100
     assert memory.largest_step(config, 12).counts.max() == 12
+
+
+@pytest.mark.parametrize("group", [1, 4, 8, 16, 48, 71])
+def test_the_varied_steps_launch_every_attention_of_a_prompt(group: int) -> None:
+    """Short and long queries, each with its keys cut into splits and whole."""
+    config, kv_heads, slots = EngineConfig("m", max_num_seqs=256, max_num_batched_tokens=8192), 8, 132 * 4
+    launched = set()
+    for step in memory.varied_steps(config, 4096, group):
+        plan = attention_plan(int(step.counts.max()), group, 128)
+        blocks = len(step.tokens) // max(1, plan.rows // group) + len(step.counts)
+        tiles = -(-int((step.starts + step.counts).max()) // plan.tile)
+        launched.add((plan, split_count(blocks * kv_heads, slots, tiles, 2) > 1))
+        assert len(step.counts) <= 256 and len(step.tokens) <= 8192 and (step.counts > 1).all()
+    every = {attention_plan(count, group, 128) for count in range(2, 4096)}
+    assert launched == {(plan, split) for plan in every for split in (True, False)}
 
 
 def test_free_memory_becomes_pages() -> None:

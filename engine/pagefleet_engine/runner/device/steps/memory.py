@@ -6,9 +6,11 @@ import numpy as np
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.device.steps.executor import Executor
 from pagefleet_engine.runner.device.steps.step import DeviceStep
+from pagefleet_kernels.launch.plan import DECODE_ROWS, SHORT_ROWS
 
 # Bytes for a graph pool, and for memory that the allocator cannot use.
 GRAPH_BYTES = 512 << 20
@@ -89,9 +91,31 @@ def widest_step(config: EngineConfig, longest: int) -> DeviceStep:
     return DeviceStep(np.zeros(int(counts.sum()), np.int32), counts, zeros, every, every, drafts=counts - 1)
 
 
+def varied_steps(config: EngineConfig, longest: int, group: int) -> list[DeviceStep]:
+    """Steps of very short, short and long queries, of many sequences and of one with the longest context: whatever attention is
+    launched for a prompt's part is compiled by them. Otherwise the first request behind a cached prefix waits for a compiler.
+    `group`: query heads of a KV head.
+    """
+    steps = []
+    for rows in (1, DECODE_ROWS, SHORT_ROWS):
+        count = max(1, min(max(2, rows // group + 1), longest - 1))
+        many = max(1, min(config.max_num_seqs, config.max_num_batched_tokens // count))
+        for sequences, start in ((many, 0), (1, longest - count)):
+            every = np.arange(sequences, dtype=np.int32)
+            counts, starts = np.full_like(every, count), np.full_like(every, start)
+            steps.append(DeviceStep(np.zeros(sequences * count, np.int32), counts, starts, every, every))
+    return steps
+
+
+def first_steps(config: EngineConfig, longest: int, model: ModelConfig) -> list[DeviceStep]:
+    """The steps that a device computes before it serves, on a pool of one page: varied ones, and the largest of all."""
+    steps = varied_steps(config, longest, model.heads // model.kv_heads)
+    return [*steps, largest_step(config, longest), *([widest_step(config, longest)] if config.speculation else [])]
+
+
 def profile(executor: Executor, config: EngineConfig, longest: int) -> int:
     """Bytes left on a GPU once the largest steps have run. `executor` has a pool of one page."""
-    steps = [largest_step(config, longest), *([widest_step(config, longest)] if config.speculation else [])]
+    steps = first_steps(config, longest, executor.model.config)
     for _ in range(2):  # the first pass compiles kernels and sets libraries up
         torch.cuda.reset_peak_memory_stats()
         for step in steps:
