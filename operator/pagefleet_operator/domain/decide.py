@@ -8,26 +8,17 @@ from typing import Any
 
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_operator.domain import conditions
-from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.revision import snapshot
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.capacity_plan import comparison
 from pagefleet_operator.domain.capacity_plan.comparison import NOT_COMPARED, Comparison
+from pagefleet_operator.domain.children import child_of, children
 from pagefleet_operator.domain.cost import report as cost_report
 from pagefleet_operator.domain.cost import spending
 from pagefleet_operator.domain.manifests import workload
-from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
-from pagefleet_operator.domain.manifests.prefill import (
-    prefill_deployment,
-    prefill_disruption_budget,
-    prefill_pods,
-    prefill_record,
-)
-from pagefleet_operator.domain.manifests.retained import with_templates
-from pagefleet_operator.domain.manifests.service import service
-from pagefleet_operator.domain.manifests.spare import spare_deployment
+from pagefleet_operator.domain.manifests.prefill import prefill_pods, prefill_record
 from pagefleet_operator.domain.records import recording, restoring
 from pagefleet_operator.domain.rollout import actions, carrying_capacity, draining, invalid_spec, machine, pace
 from pagefleet_operator.domain.rollout.draining import Draining
@@ -45,7 +36,7 @@ from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.budget import fit
 from pagefleet_operator.domain.status.codec import Parts
 from pagefleet_operator.domain.status.condition import Problem
-from pagefleet_operator.domain.status.observation import Observation, RevisionReading
+from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.plan import Event, Plan
 from pagefleet_operator.domain.status.records.slo import SLORecord
 from pagefleet_operator.domain.status.records.spending import Spending, SpendingRecord
@@ -217,7 +208,7 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
     responsible = owner(observation.spec)
     return Plan(
         status=status,
-        children=tuple(_children(observation, decisions)),
+        children=children(observation, decisions.history, replicas, decisions.spares.replicas),
         delete=decisions.draining.delete,
         withdrawn=decisions.spares.withdrawn,
         spares=decisions.spares.orders,
@@ -242,30 +233,6 @@ def _is_moving(decisions: Decisions, stated: Iterable[Condition]) -> bool:
     return watched or bool(decisions.draining.records) or decisions.spares.moving or scaling
 
 
-def _children(observation: Observation, decisions: Decisions) -> Iterable[Mapping[str, object]]:
-    """The objects of every revision in use, in the order in which they are applied."""
-    for record in decisions.history:
-        if record.hash not in decisions.replicas or not record.spec:
-            continue
-        child = _child(observation, record)
-        made = workload.workload(
-            child, decisions.replicas[record.hash], served=observation.groups, dropped=observation.dropped
-        )
-        if made is None:
-            continue  # a deleted revision is known by its Deployment or LeaderWorkerSet: no other child without one
-        reading = observation.revisions.get(record.hash) or RevisionReading(record.hash, None)
-        yield with_templates(made, reading.templates)
-        yield service(child)
-        yield disruption_budget(child)
-        if child.spec.prefill_replicas:
-            count = prefill_pods((record,), decisions.replicas).get(record.hash, 0)
-            yield with_templates(prefill_deployment(child, count, reading.templates), reading.prefill_templates)
-            yield prefill_disruption_budget(child)
-        if spare_replicas := decisions.spares.replicas.get(record.hash):
-            spare = spare_deployment(child, spare_replicas, reading.templates)
-            yield with_templates(spare, reading.spare_templates)
-
-
 def _older_defaults(observation: Observation, decisions: Decisions) -> tuple[str, str] | None:
     """The stable revision and the first field in which an operator's earlier defaults differ; None when none does."""
     stable = decisions.stage.stable
@@ -273,18 +240,13 @@ def _older_defaults(observation: Observation, decisions: Decisions) -> tuple[str
     if record is None or reading is None or not record.spec:
         return None
     field = workload.older_defaults(
-        _child(observation, record), reading, served=observation.groups, dropped=observation.dropped
+        child_of(observation, record), reading, served=observation.groups, dropped=observation.dropped
     )
     return (stable, field) if field else None
 
 
 def _find(history: Iterable[RevisionRecord], revision: str) -> RevisionRecord | None:
     return next((record for record in history if record.hash == revision), None)
-
-
-def _child(observation: Observation, record: RevisionRecord) -> Child:
-    spec: Mapping[str, Any] = record.spec
-    return Child(observation.namespace, observation.name, observation.uid, record.hash, spec, observation.image)
 
 
 def _history(
@@ -329,7 +291,7 @@ def _load_test_job(turn: SpecTurn, stage: Stage, history: Iterable[RevisionRecor
     canary = _find(history, stage.canary)
     if entry.kind is not StepKind.LOAD_TEST or canary is None or canary.load_test or not canary.spec:
         return None
-    child = _child(turn.observation, canary)
+    child = child_of(turn.observation, canary)
     return load_test_job(child, turn.observation.image, entry.profile, entry.hold or 0.0, record.since)
 
 

@@ -300,7 +300,7 @@ def test_a_ratio_has_no_upper_end_before_there_are_enough_requests() -> None:
     assert found is not None and found.high is not None and found.low <= 1.0 <= found.high
     wider = ratio(many, {}, stable, 0.95, 4.0)
     assert wider is not None and wider.high is not None and wider.high - wider.low > found.high - found.low
-    less, more = requests_needed(stable, 0.95, 0.15, 4.0), requests_needed(stable, 0.95, 0.02, 4.0)
+    less, more = (requests_needed(stable[STRATUM], 0.95, increase, 4.0) for increase in (0.15, 0.02))
     assert less is not None and more is not None and less < more
 
 

@@ -68,20 +68,16 @@ def test_the_stable_s_mix_of_strata_is_made_the_canary_s(quantile: float, base: 
 
 def test_a_good_canary_s_requests_are_enough_when_its_interval_fits_into_the_accepted_increase() -> None:
     """1.645 ** 2 * 3/16 / (7/8 - 3/4) ** 2 is 32.5, and twice the variance needs twice as many."""
-    assert requests_needed({"a": SPREAD_OUT}, 0.75, 0.15, 1.0) == 33
-    assert requests_needed({"a": {100: 60}, "b": {101: 10, 150: 10}}, 0.75, 0.15, 2.0) == 65
-    assert requests_needed({"a": {100: 80}}, 0.75, 0.15, 1.0) == 9
+    assert requests_needed(SPREAD_OUT, 0.75, 0.15, 1.0) == 33
+    assert requests_needed({100: 60, 101: 10, 150: 10}, 0.75, 0.15, 2.0) == 65
+    assert requests_needed({100: 80}, 0.75, 0.15, 1.0) == 9
 
 
 def test_it_is_not_known_how_many_a_canary_needs_when_nothing_fits_or_the_stable_has_too_few() -> None:
     assert requests_needed({}, 0.75, 0.15, 1.0) is None
-    assert requests_needed({"a": {100: 79}}, 0.75, 0.15, 1.0) is None
-    assert requests_needed({"a": {100: 60, 150: 20}}, 0.75, 0.15, 1.0) is None, (
-        "just a quarter lies beyond the increase"
-    )
-    assert requests_needed({"a": {100: 70, 150: 10}}, 0.75, 0.0, 1.0) is None, (
-        "no canary is shown to be no slower at all"
-    )
+    assert requests_needed({100: 79}, 0.75, 0.15, 1.0) is None
+    assert requests_needed({100: 60, 150: 20}, 0.75, 0.15, 1.0) is None, "just a quarter lies beyond the increase"
+    assert requests_needed({100: 70, 150: 10}, 0.75, 0.0, 1.0) is None, "no canary is shown to be no slower at all"
 
 
 def test_a_step_s_sentence_names_the_requests_needed_and_those_that_its_hold_gives() -> None:

@@ -102,7 +102,8 @@ def _more(judged: Judged, found: Ratio) -> int | None:
     """How many more requests would show a canary of this ratio to be good enough; None when none would."""
     room = (1 + judged.guard.max_increase) / max(found.value, 0.5) - 1
     spread = judged.sums.excursions.spread()
-    needed = requests_needed(judged.sums.reference.strata, judged.guard.quantile, room, spread)
+    pooled = sketch.merged(list(judged.sums.reference.strata.values()))
+    needed = requests_needed(pooled, judged.guard.quantile, room, spread)
     return None if needed is None else max(1, needed - found.requests)
 
 

@@ -25,6 +25,7 @@ TIMES = {"last_transition_time", "since", "started", "created", "time", "starts_
          "above_since", "newest", "traffic_since", "ticked", "low_since", "idle_since", "learned",
          "until", "runs_out", "written", "resets"}  # fmt: skip
 MAX_TIME = 253_402_300_799.0  # the end of the year 9999: RFC 3339 has no later time
+MAX_REMEMBERED = 65_536  # times, of some thousand services
 INTEGER_LIMIT = 2**63  # Kubernetes stores smaller integers only
 OPEN = {(RevisionRecord, "spec"): snapshot_of, (BaselineRecord, "histogram"): histogram_of}
 NUMBERS = (int, float, bool)  # without which a record is not the same, also when they are 0
@@ -87,6 +88,7 @@ def camel(name: str) -> str:
     return head + "".join(part.capitalize() for part in tail)
 
 
+@functools.lru_cache(MAX_REMEMBERED)  # the times of a status hardly change
 def time_text(seconds: float) -> str:
     """Format UNIX seconds as RFC 3339 in UTC with microseconds."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)

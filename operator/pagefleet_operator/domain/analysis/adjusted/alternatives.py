@@ -20,7 +20,7 @@ MAX_SHARE = 0.98
 @lru_cache(maxsize=4096)
 def ratios(share: float, hits: float, misses: float) -> tuple[float, ...]:
     """Return the logarithm of the likelihood ratio against "at most `share` of the requests are hits", for each of ODDS."""
-    return tuple(hits * up + misses * down for up, down in stakes(share))
+    return tuple([hits * up + misses * down for up, down in stakes(share)])
 
 
 @lru_cache(maxsize=1024)

@@ -20,12 +20,12 @@ def forecast(slices: Sequence[Slice], stable: str, guard: LatencyGuard, weight: 
     """
     own = [piece for piece in slices if piece.revision == stable and piece.possible]
     newest = max((piece.start for piece in own), default=0.0)
-    times: dict[str, dict[int, int]] = {}
+    times: dict[int, int] = {}
     for piece in own:
         if piece.load and piece.start > newest - RETAINED_SECONDS:
-            for name, counts in piece.load.items():
-                sketch.add_onto(times.setdefault(name, {}), counts.relative)
-    if sum(sketch.total(entry) for entry in times.values()) < MIN_STABLE / (1 - guard.quantile):
+            for counts in piece.load.values():
+                sketch.add_onto(times, counts.relative)
+    if sketch.total(times) < MIN_STABLE / (1 - guard.quantile):
         return None
     recent = [piece for piece in own if piece.start > newest - RATE_SECONDS]
     seconds = newest - min(piece.start for piece in recent) + max(piece.seconds for piece in recent)

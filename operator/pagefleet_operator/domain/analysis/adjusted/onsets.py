@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pagefleet_operator.domain.base.logarithms import log_add, log_sum
 
@@ -52,6 +53,12 @@ class OnsetPrior:
         return 1 / (1 + block / self.horizon)
 
 
+@lru_cache(maxsize=4096)  # all services count their blocks from 0
+def _begins(weight: float, shares: tuple[float, ...]) -> tuple[float, ...]:
+    """The logarithms of the prior weights of an onset, by alternative."""
+    return tuple([math.log(weight * share) for share in shares])
+
+
 @dataclass(frozen=True)
 class OnsetMixture:
     """The evidence of several alternatives. `logs` are the natural logarithms of S, one of each; `blocks` counts the onsets."""
@@ -69,11 +76,9 @@ class OnsetMixture:
 
         An onset must not be chosen by the block's outcome. Blocks that say nothing whatever happens may be left out.
         """
-        weight = prior.weight(self.blocks)
-        begins = {share: math.log(weight * share) for share in set(shares)}
+        begins = _begins(prior.weight(self.blocks), tuple(shares))
         logs = [
-            max(FLOOR, log_add(log, begins[share]) + ratio)
-            for log, ratio, share in zip(self.logs, ratios, shares, strict=True)
+            max(FLOOR, log_add(log, begin) + ratio) for log, ratio, begin in zip(self.logs, ratios, begins, strict=True)
         ]
         return OnsetMixture(tuple(logs), self.blocks + 1)
 

@@ -58,12 +58,11 @@ def ratio(
     return Ratio(value / base, low / base, None if high is None else high / base, sketch.total(measured), others)
 
 
-def requests_needed(stable: Mapping[str, Histogram], quantile: float, increase: float, spread: float) -> int | None:
+def requests_needed(pooled: Histogram, quantile: float, increase: float, spread: float) -> int | None:
     """Return how many requests a canary that is as good as the stable needs until its ratio's interval lies below 1 + `increase`.
 
-    None: the stable has too few requests to tell.
+    `pooled` are the stable's in all strata. None: it has too few requests to tell.
     """
-    pooled = sketch.merged(list(stable.values()))
     count = sketch.total(pooled)
     middle = sketch.quantile(pooled, quantile)
     if middle is None or count < MIN_STABLE / (1 - quantile):
