@@ -46,7 +46,7 @@ def test_awq_words_hold_even_columns_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "inner", "columns", "group"), [(1, 512, 72, 128), (5, 384, 64, 32), (70, 96, 136, 48)]
+    ("rows", "inner", "columns", "group"), [(1, 512, 72, 128), (5, 384, 64, 32), (70, 96, 136, 48), (129, 192, 264, 48)]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_awq_gemm(rows: int, inner: int, columns: int, group: int, dtype: torch.dtype) -> None:

@@ -18,9 +18,13 @@ import torch
 
 from pagefleet_kernels.launch.language import INTERPRETED, jit_varying, runs_on, tl
 from pagefleet_kernels.launch.plan import gemm_plan
+from pagefleet_kernels.quantised.awq_dequantise import awq_dequantise_triton
 from pagefleet_kernels.quantised.gemm import gemm_grid
 
 BASES = {torch.float16: 0x6400, torch.bfloat16: 0x4300}  # bits of 1024 and of 128, whose unit in the last place is 1
+MANY_ROWS = (
+    128  # beyond two blocks of rows, which would unpack every word again, the weights are widened to a matrix first
+)
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble i of a word, from the lowest, holds column ORDER[i] of its eight
 
 
@@ -57,6 +61,8 @@ def awq_gemm_triton(x: torch.Tensor, qweight: torch.Tensor, qzeros: torch.Tensor
     step = min(plan.depth, group & -group)  # the largest power of two that divides the group
     if step < 16 or inner % group:
         raise ValueError(f"scales: {scales.shape[0]} groups of {inner} rows; a group must be a multiple of 16")
+    if rows > MANY_ROWS:
+        return x @ awq_dequantise_triton(qweight, qzeros, scales, x.dtype)
     grid = gemm_grid(plan, rows, columns, inner, step, x.device, x.dtype)
     _kernel[grid.grid](
         x, qweight, qzeros, scales, grid.out, *x.stride(), *qweight.stride(), *qzeros.stride(), *scales.stride(), rows,

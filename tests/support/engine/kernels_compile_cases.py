@@ -104,6 +104,7 @@ CASES: dict[str, Callable[[], object]] = {
     "inputs": inputs,
     "awq 1": partial(awq, 1, FP16),
     "awq 64": partial(awq, 64, BF16),
+    "awq 256": partial(awq, 256, BF16),
     "fp8 1": partial(fp8, 1),
     "fp8 256": partial(fp8, 256),
     "sample bf16": partial(sampling, BF16),
