@@ -26,7 +26,14 @@ from pagefleet_operator.domain.analysis.adjusted import reference
 from pagefleet_operator.domain.analysis.watching.thinning import thinned
 from pagefleet_operator.domain.scaling.load_sums import LoadSums
 from pagefleet_operator.domain.slo.attainment import Attainment
-from pagefleet_operator.domain.status.gateway_slices import MAX_TEXT, bucket_count, finite, optional, slices
+from pagefleet_operator.domain.status.gateway_slices import (
+    MAX_TEXT,
+    bucket_count,
+    finite,
+    optional,
+    short_answer,
+    slices,
+)
 from pagefleet_operator.domain.status.observation import START, Slice
 from pagefleet_operator.domain.status.records.slo import SLORecord
 from pagefleet_operator.domain.status.sample import ServiceLoad, SLOReading
@@ -242,12 +249,13 @@ class GatewayWindows:
         try:
             text = (await fetch(self._session, question)).decode()
             account.receive(len(text))
-            document = await long_json.load(text, ("slices",), account)
-            found = slices(document, known.start, -math.inf if again else known.start)
+            after = known.start, -math.inf if again else known.start
             if len(text) > SHORT:
-                return _answer(document, [piece async for piece in taking_turns(found, account)])
+                long = await long_json.load(text, ("slices",), account)
+                return _answer(long, [piece async for piece in taking_turns(slices(long, *after), account)])
             with account.spending():
-                return _answer(document, list(found))
+                short = short_answer(text)
+                return _answer(short, list(slices(short, *after)))
         except TooLongError as error:
             account.receive(error.received)
             latest = known.start if again else max(known.start, self._clock() - known.skew - LATEST_SECONDS)

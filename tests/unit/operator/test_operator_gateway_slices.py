@@ -3,6 +3,8 @@ a document of an older gateway reads as before, and impossible numbers are no sl
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +16,7 @@ from pagefleet_operator.domain.analysis.failures import FailureCounts
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.waits import InFlight
 from pagefleet_operator.domain.scaling.load_sums import LoadSums
-from pagefleet_operator.domain.status.gateway_slices import slices
+from pagefleet_operator.domain.status.gateway_slices import short_answer, slices
 from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 PIECE: dict[str, Any] = {
@@ -61,6 +63,31 @@ def test_one_impossible_part_leaves_the_others() -> None:
     (plain,) = read({name: value for name, value in whole.items() if name not in ("ttft", "running", "leftRunning")})
     assert piece == replace(plain, stratum="5", load={"a": LoadCounts({5: 1})})
     assert not read({**whole, "requests": None}) and not read({**whole, "errors": 5})
+
+
+@pytest.mark.parametrize("wrong", [{}, {"ttft": {"01": 1}}, {"errors": 5}, {"start": None}, {"load": 1}])
+def test_the_text_of_an_answer_reads_as_its_document(wrong: dict[str, Any]) -> None:
+    document = {
+        "instance": "g",
+        "now": 9,
+        "sliceSeconds": 2,
+        "held": 1,
+        "slices": [PIECE | wrong, PIECE | {"start": 102}],
+    }
+    known = short_answer(json.dumps(document))
+    assert {name: known[name] for name in ("instance", "now", "sliceSeconds", "held")} | {"slices": 0} == {
+        **document, "slices": 0,
+    }  # fmt: skip
+    for after, adjusted_after in ((-math.inf, math.inf), (100, math.inf), (102, 0)):
+        assert list(slices(known, after, adjusted_after)) == list(slices(document, after, adjusted_after))
+
+
+def test_an_answer_that_is_no_object_is_refused_and_one_without_slices_has_none() -> None:
+    for text in ("[1]", "{", "1"):
+        with pytest.raises(ValueError):
+            short_answer(text)
+    assert list(slices(short_answer('{"instance": "g", "sliceSeconds": 2, "slices": {}}'))) == []
+    assert list(slices(short_answer('{"instance": "g", "sliceSeconds": 2, "slices": [1, null], "now": NaN}'))) == []
 
 
 def test_an_older_gateway_s_document_reads_as_before() -> None:

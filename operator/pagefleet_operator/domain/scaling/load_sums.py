@@ -140,8 +140,10 @@ class _Recent:
     def _count(self, piece: Slice, sign: int, change: Callable[[dict[int, int], Histogram], None]) -> None:
         self.tokens += sign * (piece.tokens or 0)
         self.reports += sign * (piece.tokens is not None)
-        change(self._latency, piece.latency.get("ttft", {}))
-        change(self._ages, piece.unmeasured.get("ttft", {}))
+        if latency := piece.latency.get("ttft"):
+            change(self._latency, latency)
+        if ages := piece.unmeasured.get("ttft"):
+            change(self._ages, ages)
 
 
 def _group(piece: Slice) -> tuple[str, str, str]:

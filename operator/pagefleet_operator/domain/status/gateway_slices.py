@@ -10,13 +10,14 @@ import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any, TypedDict, TypeGuard
 
 import msgspec
 from msgspec import Meta
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.base.frozen import made
+from pagefleet_operator.domain.base.json_text import loads
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 from pagefleet_operator.domain.status.observation import Bucket, Count, LoadCounts, Slice
 
@@ -58,7 +59,29 @@ class _Sent(msgspec.Struct, rename="camel"):
     slo: Annotated[dict[Name, tuple[Count, Count]], Meta(max_length=MAX_OBJECTIVES)] = {}
 
 
+class _Document(TypedDict, total=False):
+    """The parts of a gateway's answer that are used."""
+
+    instance: Any
+    now: Any
+    sliceSeconds: Any
+    held: Any
+    slices: list[_Sent]
+
+
+_DOCUMENT = msgspec.json.Decoder(_Document)
 _FIELDS = {field.encode_name: field.type for field in msgspec.structs.fields(_Sent)}
+
+
+def short_answer(text: str) -> Mapping[str, Any]:
+    """A short answer, for `slices`. Raises ValueError for anything but an object, and RecursionError for one that is too deep."""
+    try:
+        return _DOCUMENT.decode(text)
+    except msgspec.DecodeError:  # perhaps because of an impossible part
+        known = loads(text)
+    if not isinstance(known, dict):
+        raise ValueError("it is no object")
+    return known
 
 
 def slices(document: Any, after: float = -math.inf, adjusted_after: float = math.inf) -> Iterator[Slice]:
@@ -70,18 +93,19 @@ def slices(document: Any, after: float = -math.inf, adjusted_after: float = math
     if not isinstance(instance, str) or not isinstance(listed, list) or not finite(seconds):
         return
     for raw in listed:
-        if not isinstance(raw, dict) or not finite(start := raw.get("start")):
+        if isinstance(raw, _Sent):
+            start, adjusted = raw.start, bool(raw.load or raw.pods)
+        elif isinstance(raw, dict) and finite(raw.get("start")):
+            start, adjusted = raw["start"], "load" in raw or "pods" in raw
+        else:
             continue
-        if start > after or (start > adjusted_after and ("load" in raw or "pods" in raw)):
-            piece = _slice(raw, instance[:MAX_TEXT], seconds)
-            if piece is not None:
-                yield piece
+        if start > after or (adjusted and start > adjusted_after):
+            sent = raw if isinstance(raw, _Sent) else _sent(raw) or _sent(_mended(raw))
+            if sent is not None and sent.errors <= sent.requests:
+                yield _slice(sent, instance[:MAX_TEXT], seconds)
 
 
-def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | None:
-    sent = _sent(raw) or _sent(_mended(raw))
-    if sent is None or sent.errors > sent.requests:
-        return None
+def _slice(sent: _Sent, instance: str, seconds: float) -> Slice:
     return made(
         Slice,
         instance=instance,
