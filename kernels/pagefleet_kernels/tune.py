@@ -40,7 +40,7 @@ def attention_choices(entry: Attention) -> Iterator[Attention]:
 
 def gemm_choices(entry: Gemm) -> Iterator[Gemm]:
     for columns, depth, warps, stages, resident in itertools.product(
-        (32, 64, 128), (64, 128, 256), (4, 8), (3, 4, 5), (1, 2, 3)
+        (32, 64, 128, 256), (64, 128, 256), (4, 8), (3, 4, 5), (1, 2, 3)
     ):
         yield replace(entry, columns=columns, depth=depth, warps=warps, stages=stages, resident=resident)
 

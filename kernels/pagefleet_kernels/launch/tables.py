@@ -43,7 +43,7 @@ class Gemm:
     resident: int
 
 
-# By the padded head size. Those of 64, 128 and 256 and all products are the fastest, or nearly so, of sweeps on an H200
+# By the padded head size. Those of 64, 128 and 256 and FP8's products are the fastest, or nearly so, of sweeps on an H200
 # (Llama-3-8B's layers); the others follow from them. A pipeline of two stages leaves room for four programs.
 _DECODE = {
     16: Attention(16, 128, 4, 2, 4),
@@ -68,8 +68,9 @@ _LONG = {
     128: Attention(256, 64, 8, 5, 1),
     256: Attention(128, 64, 8, 2, 1),
 }
-# By rows of x, at most. Weights stream once while all rows fit one program.
-_WEIGHT_ONLY = {16: Gemm(16, 128, 64, 4, 3, 8), 32: Gemm(32, 128, 64, 4, 3, 4), 64: Gemm(64, 128, 64, 4, 3, 2)}
+# By rows of x, at most. Weights stream once while all rows fit one program. AWQ's take 128 columns at least (an eighth of them
+# is a matrix product's least width); they follow from the compiled code: registers, and the fewest instructions a weight.
+_WEIGHT_ONLY = {16: Gemm(16, 256, 64, 4, 4, 3), 32: Gemm(32, 128, 64, 4, 3, 2), 64: Gemm(64, 128, 128, 4, 3, 2)}
 _FP8 = {
     16: Gemm(16, 64, 128, 8, 4, 2),
     32: Gemm(32, 64, 128, 8, 4, 2),

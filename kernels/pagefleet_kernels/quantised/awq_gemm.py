@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import torch
 
-from pagefleet_kernels.launch.language import INTERPRETED, jit_varying, runs_on, tl
+from pagefleet_kernels.launch.language import INTERPRETED, jit, jit_varying, runs_on, tl
 from pagefleet_kernels.launch.plan import gemm_plan
 from pagefleet_kernels.quantised.awq_dequantise import awq_dequantise_triton
 from pagefleet_kernels.quantised.gemm import gemm_grid
@@ -72,39 +72,66 @@ def awq_gemm_triton(x: torch.Tensor, qweight: torch.Tensor, qzeros: torch.Tensor
     return grid.result()
 
 
+@jit
+def _added(
+    summed, left, packed, zero_words, scales, column, inside, LANE: tl.constexpr, WIDEN: tl.constexpr,
+    BASE: tl.constexpr,
+):  # fmt: skip
+    """summed + left @ the weights of column LANE of each word's eight. `scales`: those of the group; `column`: their places."""
+    SHIFT: tl.constexpr = (LANE % 2 * 4 + LANE // 2) * 4  # where the column lies: the inverse of ORDER
+    weight, zero = (packed >> SHIFT) & 15, (zero_words >> SHIFT) & 15
+    if BASE:
+        weight = (weight | BASE).to(tl.int16).to(left.dtype, bitcast=True)
+        zero = (zero | BASE).to(tl.int16).to(left.dtype, bitcast=True)
+    right = (weight - zero[None, :]).to(left.dtype)
+    scale = tl.load(scales + LANE * column, mask=inside, other=0.0).to(tl.float32)
+    return summed + tl.dot(left, right, input_precision="ieee") * scale[None, :]
+
+
 @jit_varying("rows")
 def _kernel(
     x, qweight, qzeros, scales, out, x_row, x_column, w_row, w_column, z_row, z_column, s_row, s_column, rows, columns,
     inner, part, GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
     WIDEN: tl.constexpr, BASE: tl.constexpr,
 ):  # fmt: skip
-    """One program per ROWS x COLUMNS of the product and split; DEPTH divides the group."""
+    """One program per ROWS x COLUMNS of the product and split; DEPTH divides the group.
+
+    A word's eight columns are summed apart, so that a weight stays in the thread that read its word until the product.
+    """
+    WORDS: tl.constexpr = COLUMNS // 8
     split = tl.program_id(2)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    word = tl.program_id(1) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
+    word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
     depth = tl.arange(0, DEPTH)
-    nibble = tl.arange(0, 8)
-    shifts = (nibble % 2 * 4 + nibble // 2) * 4  # where each of eight columns lies: the inverse of ORDER
-    row_inside, column_inside, word_inside = row < rows, column < columns, word < columns // 8
+    row_inside, word_inside = row < rows, word < columns // 8
     x_at = x + row.to(tl.int64)[:, None] * x_row + (depth * x_column)[None, :]
     w_at = qweight + depth.to(tl.int64)[:, None] * w_row + (word * w_column)[None, :]
-    summed = tl.zeros([ROWS, COLUMNS], tl.float32)
+    one = tl.zeros([ROWS, WORDS], tl.float32)
+    two, three, four, five, six, seven, eight = one, one, one, one, one, one, one
     for start in range(split * part, tl.minimum(inner, (split + 1) * part), DEPTH):
         left = tl.load(x_at + start * x_column, mask=row_inside[:, None], other=0.0)
         packed = tl.load(w_at + start * w_row, mask=word_inside[None, :], other=0)
         group = start // GROUP
-        zero_words = tl.load(qzeros + group * z_row + word * z_column, mask=word_inside, other=0)
-        scale = tl.load(scales + group * s_row + column * s_column, mask=column_inside, other=0.0).to(tl.float32)
-        weight = (packed[:, :, None] >> shifts[None, None, :]) & 15
-        zero = (zero_words[:, None] >> shifts[None, :]) & 15
-        if BASE:
-            weight = (weight | BASE).to(tl.int16).to(left.dtype, bitcast=True)
-            zero = (zero | BASE).to(tl.int16).to(left.dtype, bitcast=True)
-        right = tl.reshape(weight, (DEPTH, COLUMNS)) - tl.reshape(zero, (COLUMNS,))[None, :]
+        zeros = tl.load(qzeros + group * z_row + word * z_column, mask=word_inside, other=0)
+        scale = scales + group * s_row + word * 8 * s_column
         if WIDEN:
             left = left.to(tl.float32)
-        right = right.to(left.dtype)
-        summed += tl.dot(left, right, input_precision="ieee") * scale[None, :]
-    at = (split.to(tl.int64) * rows + row)[:, None] * columns + column[None, :]
-    tl.store(out + at, summed.to(out.dtype.element_ty), mask=row_inside[:, None] & column_inside[None, :])
+        one = _added(one, left, packed, zeros, scale, s_column, word_inside, 0, WIDEN, BASE)
+        two = _added(two, left, packed, zeros, scale, s_column, word_inside, 1, WIDEN, BASE)
+        three = _added(three, left, packed, zeros, scale, s_column, word_inside, 2, WIDEN, BASE)
+        four = _added(four, left, packed, zeros, scale, s_column, word_inside, 3, WIDEN, BASE)
+        five = _added(five, left, packed, zeros, scale, s_column, word_inside, 4, WIDEN, BASE)
+        six = _added(six, left, packed, zeros, scale, s_column, word_inside, 5, WIDEN, BASE)
+        seven = _added(seven, left, packed, zeros, scale, s_column, word_inside, 6, WIDEN, BASE)
+        eight = _added(eight, left, packed, zeros, scale, s_column, word_inside, 7, WIDEN, BASE)
+    inside = row_inside[:, None] & word_inside[None, :]
+    at = out + (split.to(tl.int64) * rows + row)[:, None] * columns + word[None, :] * 8
+    kind = out.dtype.element_ty
+    tl.store(at, one.to(kind), mask=inside)
+    tl.store(at + 1, two.to(kind), mask=inside)
+    tl.store(at + 2, three.to(kind), mask=inside)
+    tl.store(at + 3, four.to(kind), mask=inside)
+    tl.store(at + 4, five.to(kind), mask=inside)
+    tl.store(at + 5, six.to(kind), mask=inside)
+    tl.store(at + 6, seven.to(kind), mask=inside)
+    tl.store(at + 7, eight.to(kind), mask=inside)
