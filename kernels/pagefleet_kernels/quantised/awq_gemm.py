@@ -78,8 +78,8 @@ def _added(
     BASE: tl.constexpr,
 ):  # fmt: skip
     """summed + left @ the weights of column LANE of each word's eight. `scales`: those of the group; `column`: their places."""
-    SHIFT: tl.constexpr = (LANE % 2 * 4 + LANE // 2) * 4  # where the column lies: the inverse of ORDER
-    weight, zero = (packed >> SHIFT) & 15, (zero_words >> SHIFT) & 15
+    shift: tl.constexpr = (LANE % 2 * 4 + LANE // 2) * 4  # where the column lies: the inverse of ORDER
+    weight, zero = (packed >> shift) & 15, (zero_words >> shift) & 15
     if BASE:
         weight = (weight | BASE).to(tl.int16).to(left.dtype, bitcast=True)
         zero = (zero | BASE).to(tl.int16).to(left.dtype, bitcast=True)
@@ -98,15 +98,15 @@ def _kernel(
 
     A word's eight columns are summed apart, so that a weight stays in the thread that read its word until the product.
     """
-    WORDS: tl.constexpr = COLUMNS // 8
+    words: tl.constexpr = COLUMNS // 8
     split = tl.program_id(2)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
+    word = tl.program_id(1) * words + tl.arange(0, words)
     depth = tl.arange(0, DEPTH)
     row_inside, word_inside = row < rows, word < columns // 8
     x_at = x + row.to(tl.int64)[:, None] * x_row + (depth * x_column)[None, :]
     w_at = qweight + depth.to(tl.int64)[:, None] * w_row + (word * w_column)[None, :]
-    one = tl.zeros([ROWS, WORDS], tl.float32)
+    one = tl.zeros([ROWS, words], tl.float32)
     two, three, four, five, six, seven, eight = one, one, one, one, one, one, one
     for start in range(split * part, tl.minimum(inner, (split + 1) * part), DEPTH):
         left = tl.load(x_at + start * x_column, mask=row_inside[:, None], other=0.0)
