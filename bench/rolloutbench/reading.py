@@ -65,7 +65,8 @@ class _Session:
     def request(self, _: str, url: str, *, params: Mapping[str, str], **__: Any) -> _Answer:
         began = time.process_time()
         instance = url.removeprefix("http://").partition(":")[0]
-        document = self._gateways[instance].windows.document(NAMESPACE, NAME, float(params["since"]), self._clock())
+        since, counts = float(params["since"]), float(params.get("counts", "0"))
+        document = self._gateways[instance].windows.document(NAMESPACE, NAME, since, self._clock(), counts)
         body = msgspec.json.encode(document)
         self.seconds += time.process_time() - began
         return _Answer(body)

@@ -49,15 +49,17 @@ def application(
             return _bad_request(
                 "`namespace` and `service` must both be given: /windows?namespace=<namespace>&service=<name>"
             )
-        try:
-            since = float(request.query.get("since", "0"))
-        except ValueError:
-            since = math.nan
-        if not math.isfinite(since):
-            return _bad_request("`since` must be a Unix time in seconds")
+        times = dict[str, float]()
+        for given in ("since", "counts"):
+            try:
+                times[given] = float(request.query.get(given, "0"))
+            except ValueError:
+                times[given] = math.nan
+            if not math.isfinite(times[given]):
+                return _bad_request(f"`{given}` must be a Unix time in seconds")
         for _ in windows.steps():
             await asyncio.sleep(0)
-        document = windows.document(namespace, service, since, time.monotonic())
+        document = windows.document(namespace, service, times["since"], time.monotonic(), times["counts"])
         body = msgspec.json.encode(document | {"held": held((namespace, service))})
         return web.Response(body=body, content_type="application/json")
 

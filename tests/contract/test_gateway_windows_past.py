@@ -74,7 +74,7 @@ async def test_a_rollout_that_begins_finds_what_was_before_it_once(
         read = GatewayWindows(session, lambda: gateways.now)
         thin = await idle(gateways, read, 1800, judged=False)
         assert not adjusted(thin), "nobody needs them without a rollout"
-        before, asked = gateways.now, len(gateways.asked)
+        before, asked, answered = gateways.now, len(gateways.asked), len(gateways.counted)
         gateways.silent = failing
         shown = await idle(gateways, read, 120, judged=True)
         load = read.load(*KEY)
@@ -84,6 +84,7 @@ async def test_a_rollout_that_begins_finds_what_was_before_it_once(
     assert max(start for _, start in known) > before + 80
     assert {instance for instance, _ in known} == {f"{ADDRESSES[0]}-{offset}", ADDRESSES[1]}
     assert asked_again(gateways, asked, before, before + offset) == 2 + failing, "each gateway's past is read once"
+    assert max(gateways.counted[answered:]) < 20, "the counts of the past are not sent again"
     assert load is not None and sum(load.arrivals) * load.step == pytest.approx(2 * 192, abs=8)
 
 
@@ -97,7 +98,7 @@ async def test_a_past_that_cannot_be_read_is_given_up_and_the_newest_slices_come
         shown = await idle(gateways, read, 300, judged=True)
         assert 2 * 25 <= sum(adjusted(shown).values()) < 2 * 60
         await idle(gateways, read, 60, judged=False)
-        monkeypatch.setattr(gateway_windows, "MAX_BYTES", 20_000)
+        monkeypatch.setattr(gateway_windows, "MAX_BYTES", 10_000)
         before, since = gateways.now, len(gateways.asked)
         shown = await idle(gateways, read, 120, judged=True)
         assert asked_again(gateways, since, before) == 2 and asked_again(gateways, since + 2, before) == 0

@@ -50,7 +50,8 @@ class Windows:
         self._start: int | None = None  # of the open slice
         self._open = _Slice()
         self._over: Steps = iter(())  # what is still to do for the slice that is over
-        self._closed: dict[ServiceKey, deque[tuple[int, bytes]]] = {}  # starts in order, and their slices
+        # Starts in order, and their slices: those of counts, and those of load-adjusted times.
+        self._closed: dict[ServiceKey, deque[tuple[int, bytes, bytes]]] = {}
         self._bytes: Counter[ServiceKey] = Counter()
 
     def record_arrival(self, key: ServiceKey, now: float) -> None:
@@ -97,13 +98,22 @@ class Windows:
             self._close(self._start, now)
         self._start = start if self._start is None else max(start, self._start)
 
-    def document(self, namespace: str, service: str, since: float, now: float) -> dict[str, object]:
-        """Return the document of `/windows`, for msgspec: a service's closed slices with `start >= since`, oldest first."""
+    def document(
+        self, namespace: str, service: str, since: float, now: float, counts: float = 0.0
+    ) -> dict[str, object]:
+        """Return the document of `/windows`, for msgspec: a service's closed slices with `start >= since`, oldest first. Before
+        `counts` only those with load-adjusted times."""
         self.tick(now)
         finish(self.steps())
         closed = self._closed.get((namespace, service), ())
         newest = takewhile(lambda entry: entry[0] >= since, reversed(closed))
-        slices = msgspec.Raw(b"[" + b",".join([encoded for _, encoded in newest][::-1]) + b"]")
+        texts = [
+            text
+            for start, counted, adjusted in newest
+            for text in (adjusted, counted if start >= counts else b"")
+            if text
+        ]
+        slices = msgspec.Raw(b"[" + b",".join(texts[::-1]) + b"]")
         return {
             "version": VERSION,
             "instance": self.instance,
@@ -154,15 +164,16 @@ class Windows:
     def _store(self, over: _Slice, start: int) -> Steps:
         for keys in parts(by_service := over.by_service(), STEP_SERVICES):
             for key in keys:
-                text = over.encoded(key, by_service[key], start)
-                self._closed.setdefault(key, deque()).append((start, text))
-                self._bytes[key] += len(text)
+                counted, adjusted = over.encoded(key, by_service[key], start)
+                self._closed.setdefault(key, deque()).append((start, counted, adjusted))
+                self._bytes[key] += len(counted) + len(adjusted)
             yield
 
     def _drop_oldest(self, key: ServiceKey) -> int:
         """Drop the oldest slice of a service and return its size."""
         closed = self._closed[key]
-        size = len(closed.popleft()[1])
+        _, counted, adjusted = closed.popleft()
+        size = len(counted) + len(adjusted)
         self._bytes[key] -= size
         if not closed:
             del self._closed[key], self._bytes[key]
@@ -217,9 +228,9 @@ class _Slice:
             found.setdefault((group.namespace, group.service), []).append(group)
         return found
 
-    def encoded(self, key: ServiceKey, groups: list[Group], start: int) -> bytes:
-        """Return a service's counters as JSON: its arrivals and objectives, its groups, its load-adjusted times."""
-        texts = []
+    def encoded(self, key: ServiceKey, groups: list[Group], start: int) -> tuple[bytes, bytes]:
+        """Return a service's counters as JSON: its arrivals, objectives and groups, and its load-adjusted times."""
+        texts, times = list[bytes](), list[bytes]()
         if key in self.arrivals or key in self.objectives:
             head = {"start": start, "revision": "", "stratum": "", "arrivals": self.arrivals[key], "requests": 0}
             judged = {"slo": self.objectives[key]} if key in self.objectives else {}
@@ -230,5 +241,5 @@ class _Slice:
         for revision in sorted({group.revision for group in groups}):
             adjusted = self.adjusted.get((*key, revision))
             if adjusted is not None:
-                texts.append(msgspec.json.encode(adjusted.document(start, revision)))
-        return b",".join(texts)
+                times.append(msgspec.json.encode(adjusted.document(start, revision)))
+        return b",".join(texts), b",".join(times)

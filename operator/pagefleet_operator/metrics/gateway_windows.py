@@ -238,6 +238,8 @@ class GatewayWindows:
         known = self._newest.get(key, {}).get(address, Newest())
         since = max(0.0, known.start - (PAST_SECONDS if judged and known.past_reads else 0.0))
         parameters = {"namespace": key[0], "service": key[1], "since": str(since)}
+        if since < known.start:
+            parameters["counts"] = str(known.start)  # all that is earlier has been counted
         return Question(f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows", TIMEOUT_SECONDS, max_bytes, parameters)
 
     async def _fetch(self, question: Question, address: str, key: ServiceKey, account: Account) -> GatewayAnswer | None:

@@ -26,6 +26,7 @@ class Gateways:
         self.now = float(BEGIN)
         self.windows = {address: Windows(address) for address in ADDRESSES}
         self.asked: list[float] = []
+        self.counted: list[int] = []  # slices of counts in each answer
         self.silent = 0  # so many requests fail
 
     def restart(self, address: str, offset: float) -> None:
@@ -44,7 +45,10 @@ class Gateways:
             self.silent -= 1
             raise web.HTTPServiceUnavailable
         windows = self.windows[request.host.partition(":")[0]]
-        answer = windows.document(*KEY, float(request.query["since"]), self.now)
+        counts = float(request.query.get("counts", "0"))
+        answer = windows.document(*KEY, float(request.query["since"]), self.now, counts)
+        shown = msgspec.json.decode(msgspec.json.encode(answer))["slices"]
+        self.counted.append(sum("load" not in piece for piece in shown))
         return web.Response(body=msgspec.json.encode(answer | {"held": 0}), content_type="application/json")
 
     def pass_time(self, seconds: float) -> None:

@@ -54,6 +54,21 @@ def test_a_slice_shows_at_its_end_and_holds_what_was_measured() -> None:
     assert shown(windows, "absent", 1004.0)["slices"] == []
 
 
+def test_earlier_slices_than_those_whose_counts_are_asked_for_are_only_the_load_adjusted_ones() -> None:
+    windows = Windows("g")
+    for second in (1000.0, 1002.0, 1004.0):
+        windows.record_arrival(("team", "chat"), second)
+        windows.record_end(replace(ONE, expected=0.2, load="64-180"), second)
+    document = windows.document("team", "chat", 1000.0, 1006.0, 1004.0)
+    pieces = msgspec.json.decode(msgspec.json.encode(document))["slices"]
+    assert [(piece["start"], "load" in piece) for piece in pieces] == [
+        (1000, True), (1002, True), (1004, False), (1004, False), (1004, True),
+    ]  # fmt: skip
+    everything = slices(windows, 1006.0)
+    assert len(everything) == 9 and [piece for piece in everything if piece in pieces] == pieces
+    assert slices(windows, 1006.0, since=1004.0) == pieces[2:]
+
+
 def test_a_closed_slice_never_changes() -> None:
     windows = Windows("g")
     windows.record_end(ONE, 1001.0)
