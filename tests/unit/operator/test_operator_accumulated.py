@@ -167,7 +167,7 @@ def test_thresholds_are_made_anew_every_thirty_seconds_and_forget_what_was_count
     assert sums.thresholds is before and before[0].stable == {KNOWN: 500}
     sums.add(60.0, [piece("s", 60.0, {1: 4000})])
     assert sums.thresholds != before
-    assert sums._totals[0][0] == 4000 and len(sums._recent) == 1
+    assert sums._totals[0] == 4000 and len(sums._recent) == 1
     sums.add(90.0, [])
     assert sums.thresholds[0].stable == {KNOWN: 1}
 

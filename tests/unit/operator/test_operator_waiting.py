@@ -27,7 +27,7 @@ def test_measured_requests_are_decided_and_strata_without_a_threshold_are_left_o
     assert side.decided({"a": 10, "b": 9, "d": 0}) == (6, 3)
     assert side.strata == {"a", "b", "c"}
     rows = by_stratum([{"a": 10, "b": 9, "d": 0}, {"c": 1}, {"a": 20}])
-    assert side.decided_each(rows, 3) == [(6, 3), (5, 5), (5, 0)]
+    assert side.decided_each(rows, 3) == ([6, 5, 5], [3, 5, 0])
 
 
 def test_a_request_that_waits_is_a_hit_when_it_passes_the_threshold_and_not_again() -> None:

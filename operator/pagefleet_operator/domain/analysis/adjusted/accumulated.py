@@ -93,14 +93,15 @@ class Accumulated:
         self.thresholds: tuple[Threshold, ...] = ()
         self._scales: Sequence[float] = ()
         self._rows: tuple[Mapping[str, Row], Mapping[str, Row]] = ({}, {})  # buckets of the thresholds, by stratum
-        self._passed = _Passed(())
+        self._bets = Row((), ())  # that a request of a stable pod hits
         self._renewed = -math.inf
         self._arrived = 0 if earlier is None else scope.warm_up
         self._warm = earlier is not None
         self._waiting = (Waiting(), Waiting())
-        # The stable's requests and hits of the last RECENT_SECONDS, by threshold, by slice and in total: as old as the thresholds.
-        self._recent: deque[tuple[float, list[tuple[float, float]]]] = deque()
-        self._totals: list[tuple[float, float]] = []
+        # The stable's requests, and then its hits, of the last RECENT_SECONDS, by threshold, by slice and in total: as old as the
+        # thresholds.
+        self._recent: deque[tuple[float, list[int]]] = deque()
+        self._totals: list[int] = []
 
     def add(self, start: float, pieces: Iterable[Slice], pods: int = 1) -> None:
         """Judge a slice's requests by what is known before it, then learn from the stable's. The canary has so many `pods`."""
@@ -122,9 +123,12 @@ class Accumulated:
                 by_stratum([threshold.stable for threshold in self.thresholds]),
                 by_stratum([threshold.canary for threshold in self.thresholds]),
             )
-            self._passed = _Passed([threshold.pooled for threshold in self.thresholds])
+            pooled = {place: threshold.pooled for place, threshold in enumerate(self.thresholds)}
+            multiples = [own for place, own in pooled.items() if place >= MULTIPLE]
+            # The bet on all multiples together is hit with the lowest of them.
+            self._bets = Row.of(pooled | ({THRESHOLDS: min(multiples)} if multiples else {}))
             self._recent.clear()
-            self._totals = [(0.0, 0.0)] * THRESHOLDS
+            self._totals = [0] * (2 * THRESHOLDS)
         if self.thresholds:
             self._judge(start, stable, canary, pieces, pods)
         if start > self.until:
@@ -142,10 +146,11 @@ class Accumulated:
                 sketch.add_onto(self.seconds[piece.revision == self.scope.canary], counts.ttft)
 
     def _judge(self, start: float, stable: Side, canary: Side, pieces: Sequence[Slice], pods: int) -> None:
-        self._recent.append((start, stable.decided_each(self._rows[0], THRESHOLDS)))
-        self._count(self._recent[-1][1], 1)
+        requests, hits = stable.decided_each(self._rows[0], THRESHOLDS)
+        self._recent.append((start, [*requests, *hits]))
+        self._totals = [total + more for total, more in zip(self._totals, self._recent[-1][1], strict=True)]
         while self._recent[0][0] <= start - RECENT_SECONDS:
-            self._count(self._recent.popleft()[1], -1)
+            self._totals = [total - less for total, less in zip(self._totals, self._recent.popleft()[1], strict=True)]
         shares = [self._share(place, threshold.share) for place, threshold in enumerate(self.thresholds)]
         watched, own = _Watched(shares), [piece for piece in pieces if piece.revision == self.scope.stable]
         self._traffic.add(start, own)
@@ -163,14 +168,7 @@ class Accumulated:
 
     def _share(self, place: int, expected: float) -> float:
         """The share of hits under the null: the expected one, or more where the stable's requests of the last seconds show it."""
-        return surged(expected, *self._totals[place])
-
-    def _count(self, counts: list[tuple[float, float]], sign: int) -> None:
-        """Add the stable's requests and hits of a slice to the totals, or take them away."""
-        self._totals = [
-            (requests + sign * more, hits + sign * others)
-            for (requests, hits), (more, others) in zip(self._totals, counts, strict=True)
-        ]
+        return surged(expected, self._totals[place], self._totals[THRESHOLDS + place])
 
     def _canary_ratios(self, canary: Side, shares: Sequence[float]) -> list[float]:
         """The logarithms of the likelihood ratios of all alternatives by the canary's requests of a slice.
@@ -197,7 +195,7 @@ class Accumulated:
     def _decided(self, canary: Side) -> list[tuple[Decided, Decided]]:
         """How many of the canary's requests each threshold decides about."""
         if canary.strata <= self.thresholds[MULTIPLE].canary.keys():  # there are no other strata
-            return [(known, (0, 0)) for known in canary.decided_each(self._rows[1], THRESHOLDS)]
+            return [(known, (0, 0)) for known in zip(*canary.decided_each(self._rows[1], THRESHOLDS), strict=True)]
         return [threshold.decided(canary) for threshold in self.thresholds]
 
     def _ratios(self, place: int, decided: tuple[Decided, Decided], share: float) -> Sequence[float]:
@@ -229,7 +227,7 @@ class Accumulated:
             requests, hits, bets = 0, [0] * (THRESHOLDS + 1), set[int]()
             for bucket, count in own.items():
                 requests += count
-                passed = self._passed[bucket]
+                passed = self._bets.passed(bucket)
                 bets.update(passed)
                 for place in passed:
                     hits[place] += count
@@ -261,21 +259,6 @@ class Accumulated:
     def waiting(self) -> Histogram:
         """Return the canary's requests without a first token, by their age as a multiple of the expected time."""
         return sketch.merged(list(self._waiting[1].total().values()))
-
-
-class _Passed(dict[int, tuple[int, ...]]):
-    """By bucket: the bets that a request in it hits. Buckets come again and again."""
-
-    def __init__(self, thresholds: Sequence[int]) -> None:
-        super().__init__()
-        self._thresholds = thresholds
-
-    def __missing__(self, bucket: int) -> tuple[int, ...]:
-        places = [place for place, own in enumerate(self._thresholds) if own < bucket]
-        if places and places[-1] >= MULTIPLE:
-            places.append(THRESHOLDS)
-        self[bucket] = tuple(places)
-        return self[bucket]
 
 
 class _Watched:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
-from pagefleet_operator.domain.status.observation import LoadCounts, Slice
+from pagefleet_operator.domain.status.observation import Slice
 
 SILENT_SECONDS = 30.0  # after which a gateway is taken for gone
 Strata = Mapping[str, Histogram]
 Decided = tuple[float, float]
-Row = tuple[list[int], list[int]]
 
 
 class Tail:
@@ -32,7 +30,22 @@ class Tail:
         return [total - below[bisect_right(known, bucket)] for bucket in buckets]
 
 
-NO_TAIL = Tail({})
+@dataclass(frozen=True)
+class Row:
+    """A stratum's buckets of several thresholds in ascending order, and the places of these thresholds."""
+
+    places: Sequence[int]
+    buckets: Sequence[int]
+
+    @classmethod
+    def of(cls, buckets: Mapping[int, int]) -> Row:
+        """Make a row of buckets by place."""
+        places = sorted(buckets, key=buckets.__getitem__)
+        return cls(places, [buckets[place] for place in places])
+
+    def passed(self, bucket: int) -> Sequence[int]:
+        """Return the places of the thresholds that a request in a bucket is beyond."""
+        return self.places[: bisect_left(self.buckets, bucket)]
 
 
 @dataclass(frozen=True)
@@ -45,19 +58,8 @@ class Side:
     end: Strata
 
     @property
-    def strata(self) -> KeysView[str]:
-        return self._tails.keys()
-
-    @cached_property
-    def _tails(self) -> dict[str, tuple[Tail, Tail]]:
-        """By stratum: the requests that were measured, and those whose age has passed a bucket in the slice."""
-        tails = {}
-        for name, histogram in self.relative.items():
-            measured = Tail(histogram)
-            tails[name] = measured, measured
-        for name in {*self.unmeasured, *self.begin, *self.end}:
-            tails[name] = tails.get(name, (NO_TAIL,))[0], Tail(self._passed(name))
-        return tails
+    def strata(self) -> set[str]:
+        return {*self.relative, *self.unmeasured, *self.begin, *self.end}
 
     def _passed(self, name: str) -> Histogram:
         """The requests by the buckets that they have passed, less those that had passed them at the slice's begin."""
@@ -70,33 +72,42 @@ class Side:
 
     def decided(self, buckets: Mapping[str, int]) -> Decided:
         """Return how many requests lie certainly above or below the bucket of their stratum, and how many above."""
-        return self.decided_each(by_stratum([buckets]), 1)[0]
+        requests, hits = self.decided_each(by_stratum([buckets]), 1)
+        return requests[0], hits[0]
 
-    def decided_each(self, rows: Mapping[str, Row], count: int) -> list[Decided]:
-        """Return that for each of `count` mappings that `by_stratum` has sorted into `rows`."""
+    def decided_each(self, rows: Mapping[str, Row], count: int) -> tuple[list[int], list[int]]:
+        """Return both for each of `count` mappings that `by_stratum` has sorted into `rows`."""
         requests, hits = [0] * count, [0] * count
-        for name, (measured, passed) in self._tails.items():
+        waited = {*self.unmeasured, *self.begin, *self.end}
+        for name, measured in self.relative.items():
+            if name in waited or name not in rows:
+                continue
+            row, total = rows[name], 0
+            for bucket, number in measured.items():
+                total += number
+                for place in row.passed(bucket):
+                    hits[place] += number
+            for place in row.places:
+                requests[place] += total
+        for name in waited:
             if name not in rows:
                 continue
-            places, buckets = rows[name]
-            above = passed.above_each(buckets)
-            slow = above if passed is measured else measured.above_each(buckets)  # the same where nobody waits
-            for place, known, own in zip(places, slow, above, strict=True):
-                over = own if own > 0 else 0
-                requests[place] += measured.total - known + over
+            row, known = rows[name], Tail(self.relative.get(name, {}))
+            passed = Tail(self._passed(name)).above_each(row.buckets)
+            for place, slow, own in zip(row.places, known.above_each(row.buckets), passed, strict=True):
+                over = max(0, own)
+                requests[place] += known.total - slow + over
                 hits[place] += over
-        return list(zip(requests, hits, strict=True))
+        return requests, hits
 
 
 def by_stratum(each: Sequence[Mapping[str, int]]) -> dict[str, Row]:
-    """Sort buckets by stratum: the places of the mappings that have one of it, and these buckets."""
-    rows: dict[str, Row] = {}
-    for place, buckets in enumerate(each):
-        for name, bucket in buckets.items():
-            places, known = rows.setdefault(name, ([], []))
-            places.append(place)
-            known.append(bucket)
-    return rows
+    """Sort buckets by stratum: of each, those of the mappings that have one, by their place."""
+    buckets: dict[str, dict[int, int]] = {}
+    for place, own in enumerate(each):
+        for name, bucket in own.items():
+            buckets.setdefault(name, {})[place] = bucket
+    return {name: Row.of(own) for name, own in buckets.items()}
 
 
 class Waiting:
@@ -110,16 +121,22 @@ class Waiting:
         """Take over the slices of one start. Times must not go back."""
         begin = self.total()
         self._forget(start)
+        relative, unmeasured = dict[str, Histogram](), dict[str, Histogram]()
         for piece in pieces:
+            for name, counts in piece.load.items():
+                if counts.relative:
+                    _put(relative, name, counts.relative)
+                if counts.unmeasured:
+                    _put(unmeasured, name, counts.unmeasured)
             self.update(piece)
-        loads = [piece.load for piece in pieces]
-        return Side(_sum(loads, "relative"), _sum(loads, "unmeasured"), begin, self.total())
+        return Side(relative, unmeasured, begin, self.total())
 
     def update(self, piece: Slice) -> None:
         """Take over the end of a slice. One without load-adjusted times only shows how much time has passed."""
         self._forget(piece.start)
         if piece.adjusted:
-            self._by_instance[piece.instance] = (piece.start, _of(piece.load, "waiting"))
+            waiting = {name: counts.waiting for name, counts in piece.load.items() if counts.waiting}
+            self._by_instance[piece.instance] = (piece.start, waiting)
             self._total = None
 
     def total(self) -> Strata:
@@ -140,19 +157,16 @@ class Waiting:
             self._total = None
 
 
-def _of(load: Mapping[str, LoadCounts], field: str) -> Strata:
-    return {name: own for name, counts in load.items() if (own := getattr(counts, field))}
-
-
-def _sum(loads: Iterable[Mapping[str, LoadCounts]], field: str) -> Strata:
-    return _merged([_of(load, field) for load in loads])
-
-
 def _merged(parts: Sequence[Strata]) -> Strata:
     if len(parts) == 1:
         return parts[0]
     sums: dict[str, Histogram] = {}
     for part in parts:
         for name, own in part.items():
-            sums[name] = sketch.merged([sums[name], own]) if name in sums else own
+            _put(sums, name, own)
     return sums
+
+
+def _put(sums: dict[str, Histogram], name: str, own: Histogram) -> None:
+    """Add a stratum's histogram, and leave those that are added as they are."""
+    sums[name] = sketch.merged([sums[name], own]) if name in sums else own
