@@ -16,9 +16,9 @@ from pagefleet_kernels.cpu import native
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    torch.set_default_device("cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda")
+    torch.set_default_device(None if os.environ["TRITON_INTERPRET"] == "1" else "cuda")
     yield
-    torch.set_default_device("cpu")
+    torch.set_default_device(None)
 
 
 @pytest.fixture(scope="module")
