@@ -1,7 +1,9 @@
 """Profiles are checked when they are read, fitted from an engine's measurements, and say where they come from."""
 
 import json
+import re
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +85,18 @@ def test_shipped_profiles_say_where_they_come_from(name: str) -> None:
 def test_shipped_rooflines_are_what_the_program_derives() -> None:
     assert profiles.load("h100-llama-8b") == derive("h100-llama-8b", LLAMA_8B, H100)
     assert profiles.load("h100x4-llama-70b") == derive("h100x4-llama-70b", LLAMA_70B, H100, 4)
+
+
+def test_the_measured_profile_of_a_gpu_is_near_the_published_figures() -> None:
+    """Output tokens a second behind 1,088 tokens of context, from the table of bench/README.md."""
+    step, table = profiles.load("h200-llama-8b").step, (Path(__file__).parents[3] / "bench/README.md").read_text()
+    figures = dict(re.findall(r"\| Llama-3-8B bf16 batch (\d+) \| pagefleet \| ([\d,]+) \|", table))
+    assert figures.keys() == {"1", "64", "256"}
+    for requests, published in figures.items():
+        count = int(requests)
+        assert count / step.seconds(0, count, 1088 * count) == pytest.approx(
+            float(published.replace(",", "")), rel=0.04
+        )
 
 
 def test_a_model_that_does_not_fit_is_refused() -> None:
