@@ -190,7 +190,7 @@ def evidence(tests: Sequence[PairedTest]) -> float:
     if max(logs) <= 0:
         return _mixed(logs)
     spread = max(test.spread() for test in tests)
-    return _mixed([log / spread for log in logs])
+    return _mixed([log / spread if log > 0 else log for log in logs])
 
 
 def _mixed(logs: Sequence[float]) -> float:
