@@ -27,7 +27,7 @@ def test_a_copy_is_that_of_dataclasses() -> None:
     assert replace(record, two=()) == dataclasses.replace(record, two=()) == Record(1, (), {"a": 4})
     assert replace(record) == record and replace(record) is not record
     assert record == Record(1, (2, 3), {"a": 4}), "the record itself stays"
-    assert made(Record, one=1, two=(2, 3), three={"a": 4}) == record
+    assert made(Record, {"one": 1, "two": (2, 3), "three": {"a": 4}}) == record
 
 
 def test_a_copy_computes_its_cached_properties_anew() -> None:

@@ -1,6 +1,7 @@
 """Makes and changes objects of frozen dataclasses quickly.
 
-The `__init__` of such a class makes a call for each field: 3 us for the 21 of a slice, ten times as long as these functions take.
+The `__init__` of such a class makes a call for each field: 3 us for twenty, ten times as long as these functions take. Objects that
+are made here take three times the memory, so they are for records that a decision makes and forgets.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 T = TypeVar("T")
 
 
-def made(kind: type[T], /, **fields: Any) -> T:
-    """Return an object from all its fields."""
+def made(kind: type[T], fields: dict[str, Any]) -> T:
+    """Return an object from all its fields. It takes the dictionary over."""
     new = object.__new__(kind)
-    vars(new).update(fields)
+    object.__setattr__(new, "__dict__", fields)
     return new
 
 
@@ -25,13 +26,10 @@ else:
 
     def replace(record: T, /, **changes: Any) -> T:
         """Return a copy with changes, as `dataclasses.replace` does."""
-        new = object.__new__(type(record))
-        values = vars(new)
-        values.update(vars(record))
-        values.update(changes)
-        if len(values) != _count(type(record)):  # a cached property, which may not be copied, or no field
+        fields = {**vars(record), **changes}
+        if len(fields) != _count(type(record)):  # a cached property, which may not be copied, or no field
             return dataclasses.replace(record, **changes)
-        return new
+        return made(type(record), fields)
 
 
 @functools.cache

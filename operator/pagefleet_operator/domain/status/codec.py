@@ -217,7 +217,7 @@ def _load_record(kind: type, value: Any, parts: Parts | None = None) -> Any:
                 return None
             loaded = omitted()
         fields[name] = loaded
-    return made(kind, **fields)
+    return made(kind, fields)
 
 
 def _tuple_reader(kinds: tuple[Any, ...]) -> Reader:

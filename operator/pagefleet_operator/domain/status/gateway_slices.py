@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Meta
 
 from pagefleet_contract import sketch
-from pagefleet_operator.domain.base.frozen import made
 from pagefleet_operator.domain.base.json_text import loads
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 from pagefleet_operator.domain.status.observation import Bucket, Count, LoadCounts, Slice
@@ -106,8 +105,7 @@ def slices(document: Any, after: float = -math.inf, adjusted_after: float = math
 
 
 def _slice(sent: _Sent, instance: str, seconds: float) -> Slice:
-    return made(
-        Slice,
+    piece = Slice(
         instance=instance,
         start=sent.start,
         seconds=seconds,
@@ -116,7 +114,6 @@ def _slice(sent: _Sent, instance: str, seconds: float) -> Slice:
         requests=sent.requests,
         errors=sent.errors,
         latency={name: own for name in GATEWAY_SIGNALS if (own := getattr(sent, name)) is not None},
-        edged={},
         arrivals=sent.arrivals,
         tokens=sent.tokens,
         started=sent.started,
@@ -131,8 +128,9 @@ def _slice(sent: _Sent, instance: str, seconds: float) -> Slice:
         load=sent.load and {name: counts for name, counts in sent.load.items() if any(counts.tables)},
         pods=sent.pods and {name: own for name, own in sent.pods.items() if own},
         slo=sent.slo and {name: counts for name, counts in sent.slo.items() if counts[1] <= counts[0]},
-        possible=True,  # all that `Slice.possible` looks at has been checked here
     )
+    piece.possible = True  # all that it looks at has been checked here
+    return piece
 
 
 def _ages(waiting: Histogram, running: Histogram) -> dict[str, Histogram]:

@@ -159,9 +159,9 @@ class LoadCounts(msgspec.Struct, frozen=True):
         return (self.relative, self.waiting, self.unmeasured, self.ttft)
 
 
-@dataclass(frozen=True)
+@dataclass  # the __init__ of a frozen one takes four times as long, and there are tens for each decision
 class Slice:
-    """A closed measuring slice of one gateway instance (docs/reference/contract/gateway.md).
+    """A closed measuring slice of one gateway instance (docs/reference/contract/gateway.md). Nobody changes it.
 
     `latency` maps a signal name ("ttft", "e2e") to a log-bucket histogram {bucket index: count}. `edged` has the same
     counts in the buckets of the measurement where those differ (an engine's); `latency` then has their upper ends.

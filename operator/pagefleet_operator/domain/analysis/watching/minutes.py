@@ -108,10 +108,11 @@ def _minute(start: float, pieces: Iterable[Slice], waiting: Waiting, reading: Re
         if piece.requests or piece.in_flight:
             prompts.add(piece.stratum)
         for name, counts in piece.load.items():
-            for total, more in zip(
-                sums.setdefault(name, ({}, {}, {})), (counts.ttft, counts.relative, counts.unmeasured), strict=True
-            ):
-                sketch.add_onto(total, more)
+            if name not in sums:
+                sums[name] = {}, {}, {}
+            for total, more in zip(sums[name], (counts.ttft, counts.relative, counts.unmeasured), strict=True):
+                if more:
+                    sketch.add_onto(total, more)
     end = waiting.total()
     strata = {
         name: StratumMinute(ttft, begin.get(name, {}), end.get(name, {}), unmeasured, _shift(ttft, relative))
