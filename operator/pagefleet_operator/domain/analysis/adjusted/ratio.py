@@ -67,7 +67,8 @@ def requests_needed(pooled: Histogram, quantile: float, increase: float, spread:
     middle = sketch.quantile(pooled, quantile)
     if middle is None or count < MIN_STABLE / (1 - quantile):
         return None
-    below = sum(number for bucket, number in pooled.items() if sketch.upper(bucket) < (1 + increase) * middle) / count
+    limit = sketch.bucket_of((1 + increase) * middle)
+    below = sum([number for bucket, number in pooled.items() if bucket < limit]) / count
     room = below - quantile  # how far the rank may lie above the quantile's
     if room <= 0:
         return None
@@ -77,8 +78,9 @@ def requests_needed(pooled: Histogram, quantile: float, increase: float, spread:
 def _weighted_quantile(stable: Mapping[str, Histogram], weights: Mapping[str, float], quantile: float) -> float:
     mixed: dict[int, float] = {}
     for name, own in stable.items():
+        weight = weights[name]
         for bucket, count in own.items():
-            mixed[bucket] = mixed.get(bucket, 0.0) + weights[name] * count
+            mixed[bucket] = mixed.get(bucket, 0.0) + weight * count
     rank, counted, bucket = quantile * sum(mixed.values()), 0.0, 0
     for bucket in sorted(mixed):
         counted += mixed[bucket]
