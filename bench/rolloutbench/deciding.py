@@ -98,7 +98,7 @@ class Operator:
         self.plan, self.status = plan, plan.status
         self._decided += 1
         if self._decided % self.stored_every == 0 and plan.document is not None:
-            self.status = codec.load(loads(written(plan.document).decode()), codec.Parts.of(self._memo))
+            self.status = codec.load(loads(written(plan.document).decode()), codec.Parts.known(self._memo))
         for child in plan.children:
             if child["kind"] == "Deployment":
                 labels: Any = child["metadata"]

@@ -136,8 +136,7 @@ class Gatherer:
         workloads = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
         pods = _pods(listed)
         routed = gateway_api.needed(raw, service.get("status") or {})
-        memo = self._memos.get((namespace, name))
-        status = codec.load(service.get("status"), None if memo is None else codec.Parts.of(memo))
+        status = codec.load(service.get("status"), codec.Parts.known(self._memos.get((namespace, name), {})))
         parsed = spec.parse(raw)
         guard = parsed.rollout.guard if isinstance(parsed, Spec) else None
         urgent = alerts.decides(status, raw, parsed.rollout if isinstance(parsed, Spec) else None)

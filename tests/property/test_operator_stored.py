@@ -181,6 +181,14 @@ def test_a_list_that_stays_is_neither_read_nor_written_again() -> None:
     assert codec.dump(two, parts)["decisions"] is codec.dump(one, parts)["decisions"]
 
 
+def test_parts_are_kept_as_long_as_they_are_asked_for() -> None:
+    memo: dict[str, object] = {"status": "not ours"}
+    assert codec.Parts.known(memo) is None
+    parts = codec.Parts.of(memo, kept=True)
+    assert parts is not None and codec.Parts.known(memo) is codec.Parts.of(memo, kept=True) is parts
+    assert codec.Parts.of(memo, kept=False) is None and memo == {}
+
+
 def test_numbers_that_json_cannot_hold_never_leave() -> None:
     read = codec.load({"scaling": [{"revision": "a", "startup": math.inf, "learned": "9999-12-31T23:59:59Z"}]})
     assert json.dumps(codec.dump(read), allow_nan=False)

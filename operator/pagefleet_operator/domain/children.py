@@ -1,4 +1,5 @@
-"""The objects of every revision in use. A revision whose part of a decision is the same as before keeps those that are in the memo."""
+"""The objects of every revision in use. While there is a canary, a revision whose part of a decision is the same as before keeps those
+that are in the memo."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def children(
     spares: Mapping[str, int],
 ) -> tuple[Manifest, ...]:
     """The objects of every revision in use, in the order in which they are applied."""
-    stored = observation.memo.get(MEMO)
+    stored = observation.memo.pop(MEMO, None)
     known = stored if isinstance(stored, dict) else {}
     made: dict[str, tuple[_Revision, tuple[Manifest, ...]]] = {}
     for record in history:
@@ -83,5 +84,6 @@ def children(
         )
         before = known.get(record.hash)
         made[record.hash] = before if before and before[0] == wanted else (wanted, tuple(wanted.objects()))
-    observation.memo[MEMO] = made
+    if observation.status.canary:  # other services are decided about rarely
+        observation.memo[MEMO] = made
     return tuple(manifest for _, manifests in made.values() for manifest in manifests)

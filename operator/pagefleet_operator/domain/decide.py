@@ -72,7 +72,8 @@ def decide(observation: Observation, now: float) -> Plan:
     journal = Journal(now)
     restored = restoring.restored(observation, now, journal)
     plan = recording.add(restored, _planned(restored, now, journal))
-    fitted = fit(plan.status, observation.status.conditions, now, Parts.of(observation.memo))
+    parts = Parts.of(observation.memo, kept=bool(observation.status.canary))  # others are decided about rarely
+    fitted = fit(plan.status, observation.status.conditions, now, parts)
     return replace(plan, status=fitted.status, document=fitted.document)
 
 

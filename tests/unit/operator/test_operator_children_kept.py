@@ -19,7 +19,8 @@ def observed() -> tuple[Observation, tuple[RevisionRecord, ...]]:
     cluster = Cluster(1)
     for _ in range(20):
         cluster.tick()
-    return replace(cluster.observe(), memo={}), cluster.status.revisions
+    status = replace(cluster.status, canary="another")
+    return replace(cluster.observe(), status=status, memo={}), cluster.status.revisions
 
 
 def test_objects_stay_while_nothing_changes_that_they_depend_on(
@@ -31,6 +32,9 @@ def test_objects_stay_while_nothing_changes_that_they_depend_on(
     again = children(replace(observation, memo=observation.memo, generation=99), history, {record.hash: 2}, {})
     assert [one["kind"] for one in first] == ["Deployment", "Service", "PodDisruptionBudget"]
     assert all(one is other for one, other in zip(first, again, strict=True))
+    alone = replace(observation, status=replace(observation.status, canary=""))
+    children(alone, history, {record.hash: 2}, {})
+    assert not observation.memo, "nothing is kept of a service without a canary"
 
 
 def test_each_thing_that_objects_depend_on_makes_them_anew(

@@ -29,6 +29,7 @@ MAX_REMEMBERED = 65_536  # times, of some thousand services
 INTEGER_LIMIT = 2**63  # Kubernetes stores smaller integers only
 OPEN = {(RevisionRecord, "spec"): snapshot_of, (BaselineRecord, "histogram"): histogram_of}
 NUMBERS = (int, float, bool)  # without which a record is not the same, also when they are 0
+MEMO = "status"
 ROLLOUT = "rollout"  # the record whose lists are parts of their own
 Reader = Callable[..., Any]
 
@@ -42,10 +43,19 @@ class Parts:
         self._written: dict[str, tuple[Any, Any]] = {}
 
     @classmethod
-    def of(cls, memo: MutableMapping[str, object]) -> Parts:
-        """Those in the memo of a service."""
-        parts = memo.setdefault("status", cls())
-        return parts if isinstance(parts, cls) else cls()
+    def of(cls, memo: MutableMapping[str, object], *, kept: bool) -> Parts | None:
+        """Those in the memo of a service; new ones where they are to be `kept`, and none any more where they are not."""
+        before = memo.pop(MEMO, None)
+        if not kept:
+            return None
+        parts = memo[MEMO] = before if isinstance(before, cls) else cls()
+        return parts
+
+    @classmethod
+    def known(cls, memo: Mapping[str, object]) -> Parts | None:
+        """Those that are in the memo of a service."""
+        parts = memo.get(MEMO)
+        return parts if isinstance(parts, cls) else None
 
     def read(self, name: str, raw: Any, reader: Reader) -> Any:
         """Read a field."""
