@@ -16,7 +16,7 @@ import pytest
 
 from pagefleet_operator.domain.scaling import throughput
 from pagefleet_operator.domain.scaling.demand import Demand, demand
-from pagefleet_operator.domain.scaling.inflow import flow
+from pagefleet_operator.domain.scaling.inflow import flow, rate
 from pagefleet_operator.domain.scaling.load import Totals
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.spec.schema.targets import Targets
@@ -120,7 +120,9 @@ def test_what_was_never_seen_is_not_surely_generated(spread: int, share: float) 
     assert fitted.throughput(50, 2.0) / fitted.throughput(50) > 0.98
 
 
-def asked(load: ServiceLoad, busy: int = 40, ago: float = 0.0, scaling: Scaling | None = None) -> Demand:
+def asked(
+    load: ServiceLoad, busy: int = 40, ago: float = 0.0, scaling: Scaling | None = None, ages: tuple[float, ...] = ()
+) -> Demand:
     """Return the demand of 8 replicas after half an hour of 24 to 40 sequences each, or of `busy` until `ago` seconds before now."""
     running = [24, 36, 40, 30]
     history = []
@@ -136,7 +138,7 @@ def asked(load: ServiceLoad, busy: int = 40, ago: float = 0.0, scaling: Scaling 
                 ),
             )
         )
-    totals = Totals(replace(history[-1], time=NOW), slots=64, history=tuple(history))
+    totals = Totals(replace(history[-1], time=NOW), slots=64, history=tuple(history), ages=ages)
     return demand(totals, load, scaling or Scaling(min=1, max=99), 60.0, 90.0, 900.0)
 
 
@@ -146,6 +148,20 @@ def test_a_clear_rise_is_extended_to_now_and_a_small_one_is_not() -> None:
     assert asked(rising).now > 1.2 * asked(plain).now, "twelve more in ten seconds: about ten more by now"
     noise, level = (asked(ServiceLoad(age=3.0, arrivals=(*usual, *last))) for last in ((9.0, 12.0), (10.5, 10.5)))
     assert noise.now == pytest.approx(level.now, rel=0.01), "by the minute's mean alone"
+
+
+def test_a_rise_that_goes_on_is_no_jump() -> None:
+    """10 to 15 requests a second within a minute and then 20 are nearly what a line leads to; 20 after a minute of 12 are a jump."""
+    line = ServiceLoad(age=3.0, arrivals=(10.0,) * 172 + (10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 15.0, 20.0))
+    jump = ServiceLoad(age=3.0, arrivals=(10.0,) * 172 + (12.0,) * 7 + (20.0,))
+    assert rate(line, 60.0) < 20.0 < rate(jump, 60.0)
+
+
+def test_replicas_that_start_already_leave_less_of_a_backlog() -> None:
+    """Twice the rate for a minute. Eight replicas that have been starting for 50 s of 60 carry it from 10 s on."""
+    load = ServiceLoad(age=2.0, arrivals=(10.0,) * 174 + (20.0,) * 6)
+    alone, late, soon = (asked(load, ages=ages).steady for ages in ((), (5.0,) * 8, (50.0,) * 8))
+    assert alone > late > soon
 
 
 def test_a_rise_that_follows_a_fall_is_extended_by_the_start_up_time() -> None:

@@ -1,5 +1,5 @@
-"""Protects the scaler where readings fail or lie: the gateways' counts drive it while no engine reports its load, and never take a
-replica away; a replica that hangs is no capacity until it generates again; a start-up time may be told, and shows itself in a first
+"""Protects the scaler where readings fail or lie: the gateways' counts drive it while no engine reports its load, never take a
+replica away, and teach it nothing about replicas; a replica that hangs is no capacity until it generates again; a start-up time may be told, and shows itself in a first
 pod that is not ready yet."""
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from dataclasses import replace
 import pytest
 from support.virtual.fleet import Replica, VirtualFleet
 
+from pagefleet_operator.domain.scaling import throughput
 from pagefleet_operator.domain.scaling.autoscale import size
 from pagefleet_operator.domain.scaling.blind import estimated
+from pagefleet_operator.domain.scaling.demand import demand
+from pagefleet_operator.domain.scaling.inflow import flow
 from pagefleet_operator.domain.scaling.load import HUNG_SECONDS, Totals, totals
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.scaling import Scaling
@@ -91,6 +94,56 @@ def test_pages_and_tokens_are_estimated_with_the_requests() -> None:
     assert estimated(replace(seen, latest=Sample(NOW, 3, 1)), ServiceLoad(0.0, arrivals=(4.0,) * 90)) is None
 
 
+def silent(now: Sample | None = None) -> Totals:
+    """Return 5 replicas with 24 to 40 sequences each that fell silent 5 minutes ago, and 16 of today; `now` is read again."""
+    history = tuple(
+        Sample(NOW - 300 - 5.0 * back, 5, 5, EngineLoad(running=5 * r, kv_pages_total=10000, kv_pages_free=10000 - 150 * r, tokens=5 * r / (0.02 + 0.0008 * r)))
+        for back, r in ((back, (24, 36, 40, 30)[back // 12 % 4]) for back in range(240, 0, -1))
+    )  # fmt: skip
+    unread = tuple(Sample(NOW - 300 + 5.0 * n, 5 + 11 * (n > 12), 0) for n in range(60))
+    return Totals(now or Sample(NOW, 16, 0), slots=64, history=(*history, *unread))
+
+
+@pytest.mark.parametrize("rate", [9.0, 20.0])
+def test_what_a_replica_carries_is_what_was_last_read(rate: float) -> None:
+    """Neither the replicas that have joined meanwhile nor the estimate of the load tell what a replica carries."""
+    load = ServiceLoad(0.0, arrivals=(9.0,) * 150 + (rate,) * 30)
+    scaling = Scaling(1, 40, target=Targets(tpot=0.1))
+    seen = silent()
+    guess = estimated(seen, load)
+    assert guess is not None
+    known = [one for one in seen.history if one.fresh]
+    before = demand(Totals(known[-1], slots=64, history=tuple(known[:-1])), None, scaling, 60.0, 60.0, 900.0)
+    during = demand(guess, load, scaling, 60.0, 60.0, 900.0)
+    assert before.replica.tokens is not None
+    assert during.replica.sequences == before.replica.sequences
+    assert during.replica.tokens == pytest.approx(before.replica.tokens, rel=0.01)
+    assert during.steady == pytest.approx(before.steady * rate / 9.0, rel=0.25)
+
+
+def test_the_first_reading_after_a_silence_is_not_taken_for_the_time_of_the_silence() -> None:
+    """9 requests a second, about 730 tokens a second of each replica before: 82 tokens of a request. Twice as many arrive afterwards."""
+    seen = silent(Sample(NOW, 16, 16, EngineLoad(running=16 * 30, tokens=16 * 682.0)))
+    past = [*seen.history, seen.latest]
+    load = ServiceLoad(0.0, arrivals=(9.0,) * 150 + (18.0,) * 30)
+    read = [one for one in past if one.fresh]
+    tokens = sum(one.load.tokens or 0.0 for one in read[1:-1]) / len(read[1:-1])
+    assert flow(load, [seen.latest], past, 60.0).each == pytest.approx(tokens / 9.0, rel=0.05)
+
+
+def test_half_a_minute_that_was_read_in_part_is_a_mean_of_what_was_read() -> None:
+    def entry(at: float, fresh: int) -> Sample:
+        return Sample(at, 2, fresh, EngineLoad(running=40 + round(at), tokens=800.0) if fresh else EngineLoad())
+
+    ended = throughput.means([*(entry(at, 2) for at in (0.0, 5.0, 10.0)), *(entry(at, 0) for at in (15.0, 20.0, 25.0))])
+    began = throughput.means([*(entry(at, 0) for at in (0.0, 5.0, 10.0)), *(entry(at, 2) for at in (15.0, 20.0, 25.0))])
+    assert [(one.replicas, one.running, one.tokens, one.change, one.whole) for one in (*ended, *began)] == [
+        (2.0, 45.0, 800.0, 1.0, False),
+        (2.0, 60.0, 800.0, 1.0, False),
+    ]
+    assert throughput.means([entry(at, 0) for at in (0.0, 5.0)]) == []
+
+
 def test_a_replica_that_hangs_is_no_capacity_until_it_generates_again() -> None:
     """16 requests/s on six replicas, of which one takes requests and reports that it is idle and free."""
     fleet = warm(lambda at: 16.0, 8, Scaling(1, 40, stabilization=60.0))
@@ -122,7 +175,7 @@ def asked(startup: float, starting_for: float = 0.0, learned: float | None = Non
         Sample(NOW - 5.0 * back, 8, 8, EngineLoad(running=8 * r, kv_pages_total=8000, kv_pages_free=5600, tokens=8 * r / (0.02 + 0.0008 * r)))
         for back, r in ((back, (24, 36, 40, 30)[back // 12 % 4]) for back in range(360, 0, -1))
     )  # fmt: skip
-    sums = Totals(replace(history[-1], time=NOW), starting=1, slots=64, history=history, starting_for=starting_for)
+    sums = Totals(replace(history[-1], time=NOW), starting=1, slots=64, history=history, ages=(starting_for,))
     load = ServiceLoad(age=2.0, arrivals=(10.0,) * 174 + (20.0,) * 6)
     record = ScalingRecord("a", startup=learned)
     return size(sums, load, 8, record, Scaling(1, 99, startup=startup), NOW).replicas
@@ -130,7 +183,7 @@ def asked(startup: float, starting_for: float = 0.0, learned: float | None = Non
 
 def test_a_start_up_time_is_told_seen_and_learned() -> None:
     assert asked(120.0) > asked(10.0), "more piles up until a replica is ready"
-    assert asked(10.0, starting_for=120.0) == asked(120.0), (
+    assert asked(10.0, starting_for=120.0) == asked(120.0, starting_for=120.0), (
         "a first pod that is not ready after 120 s takes at least as long"
     )
     assert asked(120.0, learned=10.0) == asked(10.0), "what was learned comes before what was told"

@@ -3,7 +3,8 @@
 A revision grows at once when the load needs more replicas now (a panic), or will need them when a replica that is
 started now is ready. It does not grow while pods cannot be created.
 
-A revision shrinks to the number of replicas that carried the highest load of the window, with a margin. It never shrinks
+A revision shrinks to the number of replicas that carried the highest load of the window, with a margin. The margin is smaller where
+arrivals surely fall by a trend, because the load is lower when a replica that is missing could be back. A revision never shrinks
 while a reading is missing or stale, during a panic, or below the number that the serving replicas can make up for. The
 window is as long as a lost replica takes to come back: its start-up time. It doubles for each small decrease that had to
 be taken back lately.
@@ -31,6 +32,7 @@ from pagefleet_operator.domain.status.status import ScalingRecord
 MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 30.0, 300.0
 LEARNED_SHARE = 0.3  # weight of a new start-up time in the mean
 MARGIN = 1.25  # above the highest need: noise of +-10 % has a factor of 1.1 / 0.9 between its ends
+LEAST_SPARE = 0.5  # replicas: a few are wrong by so much when they are rounded, whatever the trend is
 CALM_WINDOW_SECONDS, MAX_CALM_WINDOW_SECONDS = 900.0, 1700.0
 CLOSE = 0.02  # of a replica: a smaller lack does not justify another one
 NEARLY_LATE = 0.8  # of target.ttft: above it nothing shrinks
@@ -247,8 +249,10 @@ def _least(case: _Case, need: Demand, peak: float) -> int:
     """The fewest replicas that the load allows, within the bounds."""
     current, steps, scaling = case.current, case.record.steps, case.scaling
     present = max(need.now, need.steady, need.ahead)
-    least = math.ceil(max(peak, present) * MARGIN - 1e-9)
-    noisy = scaling.stabilization is None and not need.falling and policies.noisy(steps, current, case.now)
+    highest = max(peak, present)
+    falling = highest * MARGIN * (1 - need.decline * _startup(case))  # when a replica that is missing could be back
+    least = math.ceil(max(falling, highest + min(LEAST_SPARE, highest * (MARGIN - 1))) - 1e-9)
+    noisy = scaling.stabilization is None and not need.decline and policies.noisy(steps, current, case.now)
     if noisy and least * MARGIN > current:
         least = current  # noise has raised the fleet lately, and would take so small a decrease back
     if need.calm_peak is not None:

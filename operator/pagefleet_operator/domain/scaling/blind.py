@@ -32,7 +32,7 @@ def estimated(totals: Totals, load: ServiceLoad | None) -> Totals | None:
         known = [sample for sample in known if sample.time > known[-1].time - REFERENCE_SECONDS]
     made = _scaled(known, load, latest) if known else EngineLoad(running=int(rate(load, ARRIVALS_SECONDS) > 0))
     unqueued = latest.serving if not made.waiting else 0
-    return replace(totals, latest=replace(latest, fresh=latest.serving, load=made, unqueued=unqueued))
+    return replace(totals, latest=replace(latest, fresh=latest.serving, load=made, unqueued=unqueued), guessed=True)
 
 
 def _scaled(known: Sequence[Sample], load: ServiceLoad, latest: Sample) -> EngineLoad:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagefleet_operator.domain.base.frozen import replace
-from pagefleet_operator.domain.scaling import signals, throughput
+from pagefleet_operator.domain.scaling import signals, throughput, trends
 from pagefleet_operator.domain.scaling.inflow import (
     ARRIVALS_SECONDS,
     FALLEN_SECONDS,
@@ -31,12 +31,6 @@ from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
 RECENT_SECONDS = 30.0
-MIN_TREND_SECONDS, MAX_TREND_SECONDS, ARRIVALS_TREND_SECONDS = 60.0, 300.0, 600.0
-SURE, SURE_OF_ARRIVALS = 5.0, 3.0  # standard errors; neighbouring samples of a queue contain the same requests
-MIN_POINTS = 5  # of a trend
-MAX_GROWTH = 2.0  # times the present value, that a trend may add up to
-LATEST_TREND_SECONDS, SURE_OF_LATEST = 180.0, 5.0
-CLEAR_RISE = 0.25  # of the present arrivals
 FILLING_SECONDS, MAX_COVER_SECONDS = 300.0, 1700.0  # a history is 1800 s long
 SETTLING_SECONDS = 120.0  # until the first crowd of a new replica has left the last minute of first tokens
 SHORT = 1.25  # times the serving replicas: below it a shortage is noise
@@ -50,8 +44,8 @@ class Demand:
 
     `peak` is the highest need of the window before a scale-down, `calm_peak` that of a longer window. They are None
     while the readings do not cover the window. `missing` names the reading that is missing, "" when none is.
-    `first_token` is in seconds; it is None while it does not describe the replicas that serve now. `falling` says that arrivals have a
-    trend downwards, so that a lower need is no noise.
+    `first_token` is in seconds; it is None while it does not describe the replicas that serve now. `decline` is the share by which
+    arrivals surely become fewer each second: above 0 a lower need is no noise. It is 0 where a window was given.
     """
 
     now: float
@@ -63,7 +57,7 @@ class Demand:
     why: str
     missing: str
     first_token: float | None
-    falling: bool
+    decline: float
 
 
 def demand(
@@ -76,8 +70,10 @@ def demand(
     latest = totals.latest
     past = [*(s for s in totals.history if s.time < latest.time), latest]
     recent = [s for s in past if s.time > latest.time - RECENT_SECONDS and s.fresh]
-    half_minutes = [mean for mean in throughput.means(past) if mean.replicas]
-    situation = Situation(latest, recent, totals.slots, load, scaling.target)
+    half_minutes = throughput.means(past)
+    # What a replica carries is learned from readings. An estimate of the load says nothing about it.
+    readings = past[:-1] if totals.guessed else past
+    situation = Situation(latest, recent, _last_read(readings), totals.slots, load, scaling.target)
     sequences = signals.sequences(situation)
     curve = throughput.fit(half_minutes[:-1], sequences)
     situation = replace(situation, curve=curve)
@@ -86,18 +82,19 @@ def demand(
     first_token = _first_token(latest, past, load)
     situation = replace(situation, replica=replica, first_token=first_token)
     over = fallen(load, window, scaling)
-    arriving = flow(load, recent, past, FALLEN_SECONDS if over else ARRIVALS_SECONDS)
+    arriving = flow(load, recent, readings, FALLEN_SECONDS if over else ARRIVALS_SECONDS)
     carried = carrying(running(latest), arriving.tokens, replica)
     average = sum(running(s) for s in recent) / len(recent)
     queued = sum(movable(s, replica) for s in recent) / len(recent) + situation.held
-    growth, factor = _trends(past, load, startup)
+    growth, factor = trends.rises(past, load, startup)
     backlog = taking_up(queued, replica, arriving)
     asked = carrying(average, arriving.tokens, replica)
     # Above the load that keeps a token's time, up to what a replica is able to carry, requests take longer and none is left over.
-    backlog += _piling_up(carrying(average, arriving.tokens, able), latest.serving, startup)
+    backlog += _piling_up(carrying(average, arriving.tokens, able), latest.serving, startup, totals.ages)
     now = carried + taking_up(situation.queued, replica, arriving)
+    decline = trends.decline(load, startup) if scaling.stabilization is None else 0.0
     peaks = _Peaks(half_minutes, latest, replica, scaling)
-    peak = peaks.highest(window, arriving, load)
+    peak = peaks.highest(window, arriving, load, decline)
     if peak is not None and over and replica.sure_tokens is not None:
         # Arrivals have clearly fallen, and half-minutes are coarse: only the present requests must be carried.
         peak = min(peak, carrying(average, arriving.tokens, replace(replica, tokens=replica.sure_tokens)) + backlog)
@@ -105,25 +102,35 @@ def demand(
     return Demand(
         now=max(now, signals.replicas_now(situation)),
         steady=max(asked + backlog, signals.replicas(situation)),
-        ahead=carrying(min(average + growth, average * MAX_GROWTH), arriving.tokens * factor, replica) + backlog,
+        ahead=carrying(min(average + growth, average * trends.MAX_GROWTH), arriving.tokens * factor, replica) + backlog,
         peak=peak,
-        calm_peak=peaks.highest(calm, long, None),
+        calm_peak=peaks.highest(calm, long, None, 0.0),
         replica=replica,
         why=signals.words(situation),
         missing=_missing(totals, load),
         first_token=first_token,
-        falling=_falling(load),
+        decline=decline,
     )
 
 
-def _piling_up(asked: float, serving: int, startup: float) -> float:
+def _last_read(readings: Sequence[Sample]) -> list[Sample]:
+    """The last half minute in which engines reported their load."""
+    read = [one for one in readings if one.fresh]
+    return [one for one in read if one.time > read[-1].time - RECENT_SECONDS]
+
+
+def _piling_up(asked: float, serving: int, startup: float, ages: Sequence[float]) -> float:
     """Replicas for the requests that pile up until a replica that is started now is ready.
 
     The serving replicas leave these requests over, and the ordered ones take them up within CATCH_UP_SECONDS. They are
     ordered together with the other replicas, so that they are ready in time. A need below SHORT times the serving
-    replicas is noise, and noise leaves no request over for long.
+    replicas is noise, and noise leaves no request over for long. A replica that has been starting for some seconds (`ages`) is ready by
+    so many seconds earlier than one that is started now, and carries its part meanwhile.
     """
-    return min(MAX_PILED * asked, (asked - serving) * startup / CATCH_UP_SECONDS) if asked > SHORT * serving else 0.0
+    if asked <= SHORT * serving:
+        return 0.0
+    left = (asked - serving) * startup - sum(min(age, startup) for age in ages)
+    return max(0.0, min(MAX_PILED * asked, left / CATCH_UP_SECONDS))
 
 
 def _first_token(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None) -> float | None:
@@ -140,52 +147,6 @@ def _first_token(latest: Sample, past: Sequence[Sample], load: ServiceLoad | Non
     return load.ttft
 
 
-def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) -> tuple[float, float]:
-    """The sequences that come in addition within one start-up time, and the factor by which arrivals grow in it."""
-    end, seconds = past[-1].time, min(MAX_TREND_SECONDS, max(MIN_TREND_SECONDS, 2 * startup))
-    points = [(s.time - end, running(s)) for s in past if s.time >= end - seconds and s.fresh]
-    growth = max(0.0, _slope(points, SURE)) * startup
-    if load is None or load.age > STALE_LOAD:
-        return growth, 1.0
-    steps = load.arrivals[-int(ARRIVALS_TREND_SECONDS / load.step) :]
-    rates = [(index * load.step, rate) for index, rate in enumerate(steps)]
-    # A single step up some minutes ago has a slope as well. Arrivals that still rise also rise in the latest part.
-    newest = rates[-int(LATEST_TREND_SECONDS / load.step) :]
-    rising = max(0.0, min(_slope(rates, SURE_OF_ARRIVALS), _slope(newest, 0.0))) * startup
-    present = sum(steps[-6:]) / max(1, len(steps[-6:]))
-    # A rise that follows a fall has no slope over the long time. A clear one counts alone, for no longer than it was looked at, from the
-    # middle of the minute that the present rate is the mean of. A jump that is over rises no more.
-    latest = min(_slope(newest, SURE_OF_LATEST), _slope(newest[len(newest) // 2 :], 0.0))
-    latest *= min(startup, LATEST_TREND_SECONDS) + ARRIVALS_SECONDS / 2 + load.age
-    if latest > CLEAR_RISE * present:
-        rising = max(rising, latest)
-    return growth, min(MAX_GROWTH, 1 + rising / present) if present > 0 else 1.0
-
-
-def _falling(load: ServiceLoad | None) -> bool:
-    """Whether arrivals fall by a trend of the latest minutes that stands out of its noise and still goes on."""
-    if load is None or load.age > STALE_LOAD:
-        return False
-    steps = load.arrivals[-int(LATEST_TREND_SECONDS / load.step) :]
-    newest = [(index * load.step, rate) for index, rate in enumerate(steps)]
-    return _slope(newest, SURE_OF_LATEST) < 0 and _slope(newest[len(newest) // 2 :], 0.0) < 0
-
-
-def _slope(points: Sequence[tuple[float, float]], sure: float) -> float:
-    """The slope per second by least squares; 0 when it is not `sure` standard errors away from 0."""
-    count = len(points)
-    if count < MIN_POINTS:
-        return 0.0
-    middle, mean = sum(x for x, _ in points) / count, sum(y for _, y in points) / count
-    spread = sum((x - middle) ** 2 for x, _ in points)
-    if spread <= 0:
-        return 0.0
-    slope = sum((x - middle) * (y - mean) for x, y in points) / spread
-    residual = sum((y - mean - slope * (x - middle)) ** 2 for x, y in points)
-    error = math.sqrt(residual / (count - 2) / spread)
-    return slope if abs(slope) > sure * error else 0.0
-
-
 @dataclass(frozen=True)
 class _Peaks:
     """The half-minutes of the past that the highest need of a window is taken from."""
@@ -195,7 +156,7 @@ class _Peaks:
     replica: Replica
     scaling: Scaling
 
-    def highest(self, window: float, flow: Flow, load: ServiceLoad | None) -> float | None:
+    def highest(self, window: float, flow: Flow, load: ServiceLoad | None, decline: float) -> float | None:
         """The highest need of the last `window` seconds.
 
         While the readings show no curve, half of the target concurrency counts as the capacity, because throughput may end before the
@@ -214,7 +175,10 @@ class _Peaks:
         margin = 1.0 if self.replica.sure_tokens is not None else 2.0
         arrived = highest(load, flow, counted + 2 * throughput.MEAN_SECONDS) or math.inf
         sure = replace(self.replica, tokens=self.replica.sure_tokens or self.replica.tokens)
-        return margin * max(_need(mean, arrived, flow, sure) for mean in inside)
+        # What a trend has taken off the arrivals since a half-minute, it has taken off the need of that half-minute as well.
+        ages = [max(0.0, end - mean.start - throughput.MEAN_SECONDS / 2) for mean in inside]
+        needs = [_need(mean, arrived, flow, sure) / (1 + decline * age) for mean, age in zip(inside, ages, strict=True)]
+        return margin * max(needs)
 
 
 def _need(mean: Mean, arrived: float, flow: Flow, replica: Replica) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
@@ -31,14 +31,15 @@ class Flow:
 
 
 def flow(load: ServiceLoad | None, recent: Sequence[Sample], past: Sequence[Sample], seconds: float) -> Flow:
-    """The larger of two flows.
+    """The larger of two flows. `recent` ends now; `past` are readings, and none of them is an estimate.
 
     The first is the tokens that the replicas generate, without those that make up for a shortage. The second is the rate
     of arrivals times the tokens of a request so far. The rate is the highest of the last `seconds`, of the newest steps
     (NEWEST), and of a clear rise that is extended to the present.
     """
     generated = sum((s.load.tokens or 0.0) * s.serving / s.fresh for s in recent) / len(recent)
-    each = _tokens_each(load, past) if load is not None and load.age <= STALE_LOAD else None
+    now = recent[-1].time
+    each = _tokens_each(load, past, now) if load is not None and load.age <= STALE_LOAD else None
     if load is None or each is None:
         return Flow(generated, None)
     return Flow(max(generated - each * _shrinking(recent), each * rate(load, seconds)), each)
@@ -52,15 +53,18 @@ def rate(load: ServiceLoad, seconds: float) -> float:
     return max(sum(last) / len(last), _rising(load), *(_surely(load, count, less) for count, less in NEWEST))
 
 
-def _tokens_each(load: ServiceLoad, past: Sequence[Sample]) -> float | None:
-    """The tokens of a request, from the requests that ended in the time that readings and arrivals both cover."""
-    read = [s for s in past if s.fresh and s.time >= past[-1].time - len(load.arrivals) * load.step]
-    steps = load.arrivals[-max(1, round((read[-1].time - read[0].time) / load.step)) :] if read else ()
-    ended = sum(steps) * load.step - _in_flight(read[-1]) + _in_flight(read[0]) if read else 0.0
-    if ended < MIN_REQUESTS:
-        return None
-    tokens = sum((b.load.tokens or 0.0) * b.serving / b.fresh * (b.time - a.time) for a, b in pairwise(read))
-    return tokens / ended
+def _tokens_each(load: ServiceLoad, past: Sequence[Sample], now: float) -> float | None:
+    """The tokens of a request, from the requests that ended while replicas were read, in the time that arrivals cover."""
+    begin = now - len(load.arrivals) * load.step
+    arrived = [0.0, *accumulate(rate * load.step for rate in load.arrivals)]
+    ended = tokens = 0.0
+    for fresh, group in groupby((s for s in past if s.time >= begin), key=lambda s: s.fresh > 0):
+        read = list(group)
+        if fresh:
+            first, last = (min(len(load.arrivals), round((s.time - begin) / load.step)) for s in (read[0], read[-1]))
+            ended += arrived[last] - arrived[first] + _in_flight(read[0]) - _in_flight(read[-1])
+            tokens += sum((b.load.tokens or 0.0) * b.serving / b.fresh * (b.time - a.time) for a, b in pairwise(read))
+    return tokens / ended if ended >= MIN_REQUESTS else None
 
 
 def _in_flight(sample: Sample) -> float:
@@ -94,11 +98,21 @@ def _rising(load: ServiceLoad) -> float:
     The rise of the newest step is extended over the time since the middle of that step.
     """
     *earlier, last, newest = (0.0, 0.0, *load.arrivals)
-    before = earlier[-STEPS_BEFORE:]
-    usual = sum(before) / len(before)
+    usual = _expected(earlier[-STEPS_BEFORE:])
     if newest < CLEAR * usual + SURE_RISE * math.sqrt(usual / load.step):
         return 0.0
     return newest + max(0.0, newest - last) * (load.age / load.step + 0.5)
+
+
+def _expected(before: Sequence[float]) -> float:
+    """The rate of the step after the next, by those before: their mean, or more where the line through them leads to more.
+
+    What continues a trend is no jump, and is not extended a second time.
+    """
+    count, mean = len(before), sum(before) / len(before)
+    middle, spread = (count - 1) / 2, count * (count**2 - 1) / 12
+    slope = sum((index - middle) * one for index, one in enumerate(before)) / spread if spread else 0.0
+    return mean + max(0.0, slope) * (count + 1 - middle)
 
 
 def fallen(load: ServiceLoad | None, window: float, scaling: Scaling) -> bool:

@@ -24,7 +24,7 @@ class Totals:
     more pods can be created, "" when they can. `slots` are the sequences that a replica runs at once. `history` is older
     than `latest`, oldest first. `startups` are the start-up times that `ScalingRecord.learned` does not contain yet.
     `unread` names a serving pod whose load could not be read, with the cause. `hung` are serving pods that generate nothing although
-    the others are busy; they are in no other number.
+    the others are busy; they are in no other number. `guessed` says that `latest` is an estimate of engines that report nothing.
     """
 
     latest: Sample
@@ -36,7 +36,13 @@ class Totals:
     startups: tuple[tuple[float, float], ...] = ()  # (time at which the pod became ready, seconds since its creation)
     unread: str = ""
     hung: tuple[str, ...] = ()
-    starting_for: float = 0.0  # seconds since the oldest starting pod without a fault was created
+    guessed: bool = False
+    ages: tuple[float, ...] = ()  # seconds since each starting pod without a fault was created
+
+    @property
+    def starting_for(self) -> float:
+        """Seconds since the oldest starting pod without a fault was created; 0 without one."""
+        return max(self.ages, default=0.0)
 
 
 def totals(reading: RevisionReading, now: float) -> Totals:
@@ -61,7 +67,7 @@ def totals(reading: RevisionReading, now: float) -> Totals:
             if pod.ready and pod.startup is not None and pod.ready_since is not None
         ),
         hung=hung,
-        starting_for=max((now - pod.created for pod in starting if pod.fault is None), default=0.0),
+        ages=tuple(now - pod.created for pod in starting if pod.fault is None),
         unread=next((f"pod {pod.name}: {pod.load_error}" for pod in _serving(reading) if pod.load_error), ""),
     )
 

@@ -32,12 +32,14 @@ NEWEST_STEPS = 6  # of arrivals: the last minute
 class Situation:
     """The readings of one revision that signals look at. `curve` is the throughput of a replica, None while it is not known.
 
-    `recent` are the samples of the last half minute, `latest` is the last of them. `first_token` is the time to the
-    first token in seconds; it is None while it does not describe the replicas that serve now.
+    `recent` are the samples of the last half minute, `latest` is the last of them, or an estimate. `read` are those of the last half minute
+    in which engines reported: what a replica carries is seen in them. `first_token` is the time to the first token in seconds; it is None
+    while it does not describe the replicas that serve now.
     """
 
     latest: Sample
     recent: Sequence[Sample]
+    read: Sequence[Sample]
     slots: int | None
     load: ServiceLoad | None
     target: Targets
@@ -114,10 +116,10 @@ def _replicas_for_queue(situation: Situation) -> float:
 
 def _sequences_in_pages(situation: Situation) -> float:
     """Sequences that fit into the KV pages above target.freeKVPages, at the pages that a sequence takes now."""
-    recent = situation.recent
-    running = sum(sample.load.running for sample in recent)
-    used = sum(sample.load.kv_pages_used for sample in recent)
-    total = sum(sample.load.kv_pages_total or 0 for sample in recent) / max(1, sum(sample.fresh for sample in recent))
+    read = situation.read
+    running = sum(sample.load.running for sample in read)
+    used = sum(sample.load.kv_pages_used for sample in read)
+    total = sum(sample.load.kv_pages_total or 0 for sample in read) / max(1, sum(sample.fresh for sample in read))
     if not (running and used and total):
         return math.inf
     return total * (1 - situation.target.free_kv_pages) * running / used
@@ -176,8 +178,8 @@ def _first_token_words(situation: Situation) -> str:
 
 def _seconds_per_token(situation: Situation) -> float | None:
     """Mean seconds from a sequence's token to its next, the wait for other requests' prompts included (Little's law)."""
-    running = sum(sample.load.running for sample in situation.recent)
-    tokens = sum(sample.load.tokens or 0.0 for sample in situation.recent)
+    running = sum(sample.load.running for sample in situation.read)
+    tokens = sum(sample.load.tokens or 0.0 for sample in situation.read)
     return running / tokens if running and tokens else None
 
 
@@ -197,7 +199,7 @@ def _sequences_in_time(situation: Situation) -> float:
     target, taken, curve = situation.target.tpot, _seconds_per_token(situation), situation.curve
     if target is None or taken is None or _alone_too_slow(situation):
         return math.inf
-    each = sum(sample.load.running for sample in situation.recent) / sum(sample.fresh for sample in situation.recent)
+    each = sum(sample.load.running for sample in situation.read) / sum(sample.fresh for sample in situation.read)
     base = BASE_SHARE * curve.base if curve is not None and curve.shown and curve.base < taken else 0.0
     return max(1.0, each * (MEAN_SHARE * target - base) / (taken - base))
 

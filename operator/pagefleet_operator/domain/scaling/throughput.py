@@ -72,11 +72,19 @@ class Curve:
 
 
 def means(samples: Iterable[Sample]) -> list[Mean]:
-    """The half-minute means of samples that are sorted by time, oldest first."""
+    """The half-minute means of samples that are sorted by time, oldest first, without half-minutes in which nothing was read."""
     grouped: dict[int, list[Sample]] = {}
+    silent = set[int]()
     for entry in samples:
-        grouped.setdefault(int(entry.time // MEAN_SECONDS), []).append(entry)
-    return [_mean(key * MEAN_SECONDS, group, grouped.get(key + 1, group)) for key, group in sorted(grouped.items())]
+        key = int(entry.time // MEAN_SECONDS)
+        if entry.fresh:
+            grouped.setdefault(key, []).append(entry)
+        else:
+            silent.add(key)
+    return [
+        _mean(key * MEAN_SECONDS, group, grouped.get(key + 1, group), key not in silent)
+        for key, group in sorted(grouped.items())
+    ]
 
 
 def fit(means: Iterable[Mean], full: float) -> Curve | None:
@@ -143,11 +151,11 @@ def _dot(one: list[float], other: list[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-def _mean(start: float, group: list[Sample], following: list[Sample]) -> Mean:
+def _mean(start: float, group: list[Sample], following: list[Sample], whole: bool) -> Mean:
     count, first = len(group), group[0]
     end = following[0] if following is not group else group[-1]
     comparable = end.time > first.time and end.fresh >= first.fresh  # the requests of a lost replica left the sum
-    replicas, whole = 0, True
+    replicas = 0
     running = waiting = used = tokens = 0.0
     for one in group:  # one pass, because a decision spends most of its time here
         replicas += one.fresh
