@@ -14,7 +14,7 @@ The search looks at the four largest logits of each of 4,096 lanes first. Where 
 all that can stay (50 tokens of a vocabulary: practically always); else it goes through the row.
 
 Floor: the row is read once, vocabulary * itemsize bytes; Philox costs some 20 integer operations an element. Rows with
-top-k or top-p read it once more, those with top-p alone twice.
+top-k read it once more, those with top-p twice.
 
 Tolerance: the same token, but where two sums, or a mass and top_p, agree to 1e-6.
 """
@@ -199,6 +199,17 @@ def _largest(row, step, size, LANES: tl.constexpr):
 
 
 @jit
+def _first_kept(
+    row, step, size, some, fourth, factor, top, floor, limit, MASS: tl.constexpr, LANES: tl.constexpr
+):  # fmt: skip
+    """The threshold of a row, by the largest logits of its lanes where these are all that can stay."""
+    found = _threshold(some, factor, top, floor, limit, MASS)
+    if tl.max(((_keys(fourth) >= found) & (fourth > float("-inf"))).to(tl.int32), axis=0) > 0:
+        found = _row_threshold(row, step, size, factor, top, floor, limit, MASS, LANES)
+    return found
+
+
+@jit
 def _better(best, chosen, score, at):
     """The larger scores of each lane and their tokens; of equal ones the earlier."""
     better = score > best
@@ -235,18 +246,14 @@ def _kernel(
             least = top + tl.log(tl.maximum(ratio, 1e-37))
         fewest = count.to(tl.float32)
         if first:
-            floor = _threshold(some, factor, top, lowest, fewest, False)
-            if tl.max(((_keys(fourth) >= floor) & (fourth > float("-inf"))).to(tl.int32), axis=0) > 0:
-                floor = _row_threshold(row, step, size, factor, top, lowest, fewest, False, LANES)
+            floor = _first_kept(row, step, size, some, fourth, factor, top, lowest, fewest, False, LANES)
         if mass < 1.0:
             before, total = floor, tl.zeros([LANES], tl.float32)
             for start in range(0, size, LANES):
                 logit = _read(row, step, size, start + tl.arange(0, LANES))
                 total += _weights(logit, _keys(logit), factor, top, before, True)
             most = mass * tl.sum(total, axis=0)
-            floor = _threshold(some, factor, top, before, most, True)
-            if tl.max(((_keys(fourth) >= floor) & (fourth > float("-inf"))).to(tl.int32), axis=0) > 0:
-                floor = _row_threshold(row, step, size, factor, top, before, most, True, LANES)
+            floor = _first_kept(row, step, size, some, fourth, factor, top, before, most, True, LANES)
 
     lane = tl.arange(0, WORDS)
     best, chosen = tl.full([WORDS], float("-inf"), tl.float32), tl.zeros([WORDS], tl.int32)

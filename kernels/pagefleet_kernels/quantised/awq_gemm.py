@@ -74,8 +74,7 @@ def awq_gemm_triton(x: torch.Tensor, qweight: torch.Tensor, qzeros: torch.Tensor
 
 @jit
 def _added(
-    summed, left, packed, zero_words, scales, column, inside, LANE: tl.constexpr, WIDEN: tl.constexpr,
-    BASE: tl.constexpr,
+    summed, left, packed, zero_words, scales, column, inside, LANE: tl.constexpr, BASE: tl.constexpr
 ):  # fmt: skip
     """summed + left @ the weights of column LANE of each word's eight. `scales`: those of the group; `column`: their places."""
     shift: tl.constexpr = (LANE % 2 * 4 + LANE // 2) * 4  # where the column lies: the inverse of ORDER
@@ -116,14 +115,14 @@ def _kernel(
         scale = scales + group * s_row + word * 8 * s_column
         if WIDEN:
             left = left.to(tl.float32)
-        one = _added(one, left, packed, zeros, scale, s_column, word_inside, 0, WIDEN, BASE)
-        two = _added(two, left, packed, zeros, scale, s_column, word_inside, 1, WIDEN, BASE)
-        three = _added(three, left, packed, zeros, scale, s_column, word_inside, 2, WIDEN, BASE)
-        four = _added(four, left, packed, zeros, scale, s_column, word_inside, 3, WIDEN, BASE)
-        five = _added(five, left, packed, zeros, scale, s_column, word_inside, 4, WIDEN, BASE)
-        six = _added(six, left, packed, zeros, scale, s_column, word_inside, 5, WIDEN, BASE)
-        seven = _added(seven, left, packed, zeros, scale, s_column, word_inside, 6, WIDEN, BASE)
-        eight = _added(eight, left, packed, zeros, scale, s_column, word_inside, 7, WIDEN, BASE)
+        one = _added(one, left, packed, zeros, scale, s_column, word_inside, 0, BASE)
+        two = _added(two, left, packed, zeros, scale, s_column, word_inside, 1, BASE)
+        three = _added(three, left, packed, zeros, scale, s_column, word_inside, 2, BASE)
+        four = _added(four, left, packed, zeros, scale, s_column, word_inside, 3, BASE)
+        five = _added(five, left, packed, zeros, scale, s_column, word_inside, 4, BASE)
+        six = _added(six, left, packed, zeros, scale, s_column, word_inside, 5, BASE)
+        seven = _added(seven, left, packed, zeros, scale, s_column, word_inside, 6, BASE)
+        eight = _added(eight, left, packed, zeros, scale, s_column, word_inside, 7, BASE)
     inside = row_inside[:, None] & word_inside[None, :]
     at = out + (split.to(tl.int64) * rows + row)[:, None] * columns + word[None, :] * 8
     kind = out.dtype.element_ty
