@@ -2,10 +2,10 @@
 //
 // Keys of one page and head lie as [page_size / 16][head_dim][16]: sixteen positions' scores come from head_dim
 // multiply-adds and no sum across a register. Values lie as [page_size][head_dim]. A task is one sequence, one KV head
-// and up to twelve rows (query tokens x the query heads that share the KV head), so keys and values are loaded once
-// for all of them. Softmax is a running maximum and sum (Milakov and Gimelshein, 2018). A row's result does not depend
+// and up to kRowsAttention rows (query tokens x the query heads that share the KV head), so keys and values are loaded
+// once for all of them. Softmax is a running maximum and sum (Milakov and Gimelshein, 2018). A row's result does not depend
 // on the other rows of its task or batch.
-// Floor: a sequence's keys and values once per twelve rows.
+// Floor: a sequence's keys and values once per kRowsAttention rows.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -17,7 +17,6 @@
 
 namespace pagefleet {
 
-constexpr int kRowsAttention = 12;
 constexpr int kMaxHeadDim = 256;
 constexpr int64_t kChunk = 64;  // positions between two updates of the running maximum
 
@@ -49,29 +48,27 @@ struct Chunk {
 template <typename T>
 constexpr int kOfLine = int(kLine) / (16 * int(sizeof(T)));
 
-inline void prefetch(const void* place) { _mm_prefetch(static_cast<const char*>(place), _MM_HINT_T0); }
-
 // weight[r][16 * p...] = query[r] . key of P groups' positions, `chunk` from group `at` on. Meanwhile the `next`
 // chunk's keys are fetched: they lie anywhere, so the hardware's prefetcher cannot predict them.
 template <typename T, int R, int P>
 void score(const float (*query)[kMaxHeadDim], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int at,
            float (*weight)[kChunk]) {
-  __m512 sum[R][P];
+  Floats sum[R][P];
   for (int r = 0; r < R; ++r)
-    for (int p = 0; p < P; ++p) sum[r][p] = _mm512_setzero_ps();
+    for (int p = 0; p < P; ++p) sum[r][p] = spread(0.0f);
   for (int64_t d = 0; d < dim; ++d) {
-    __m512 key[P];
-    for (int p = 0; p < P; ++p) key[p] = load16(chunk.keys[at + p] + d * 16);
+    Floats key[P];
+    for (int p = 0; p < P; ++p) key[p] = load(chunk.keys[at + p] + d * 16);
     if (d % kOfLine<T> == 0) {
       for (int p = 0; p < P; ++p) prefetch(next.keys[at + p] + d * 16);
     }
     for (int r = 0; r < R; ++r) {
-      const __m512 q = _mm512_set1_ps(query[r][d]);
-      for (int p = 0; p < P; ++p) sum[r][p] = _mm512_fmadd_ps(q, key[p], sum[r][p]);
+      const Floats q = spread(query[r][d]);
+      for (int p = 0; p < P; ++p) sum[r][p] = fmadd(q, key[p], sum[r][p]);
     }
   }
   for (int r = 0; r < R; ++r)
-    for (int p = 0; p < P; ++p) _mm512_store_ps(weight[r] + (at + p) * 16, sum[r][p]);
+    for (int p = 0; p < P; ++p) store(weight[r] + (at + p) * 16, sum[r][p]);
 }
 
 // out[r][16 * step...] = shrink[r] times itself and the sum over the chunk's first `count` positions of weight[r] * value,
@@ -80,80 +77,74 @@ void score(const float (*query)[kMaxHeadDim], int64_t dim, const Chunk<T>& chunk
 template <typename T, int R, int S>
 void weigh(float (*out)[kMaxHeadDim], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int64_t count, int64_t step,
            const float (*weight)[kChunk], const float* shrink) {
-  __m512 total[R][S];
+  Floats total[R][S];
   for (int r = 0; r < R; ++r)
     for (int s = 0; s < S; ++s)
-      total[r][s] = _mm512_mul_ps(_mm512_load_ps(out[r] + (step + s) * 16), _mm512_set1_ps(shrink[r]));
+      total[r][s] = load(out[r] + (step + s) * 16) * spread(shrink[r]);
   for (int64_t group = 0; group * 16 < count; ++group) {
     const T *values = chunk.values[group] + step * 16, *later = next.values[group] + step * 16;
     const int64_t most = std::min<int64_t>(16, count - group * 16);
     for (int64_t j = 0; j < most; ++j, values += dim, later += dim) {
       for (int s = 0; s < S; s += kOfLine<T>) prefetch(later + s * 16);
-      __m512 value[S];
-      for (int s = 0; s < S; ++s) value[s] = load16(values + s * 16);
+      Floats value[S];
+      for (int s = 0; s < S; ++s) value[s] = load(values + s * 16);
       for (int r = 0; r < R; ++r) {
-        const __m512 w = _mm512_set1_ps(weight[r][group * 16 + j]);
-        for (int s = 0; s < S; ++s) total[r][s] = _mm512_fmadd_ps(w, value[s], total[r][s]);
+        const Floats w = spread(weight[r][group * 16 + j]);
+        for (int s = 0; s < S; ++s) total[r][s] = fmadd(w, value[s], total[r][s]);
       }
     }
   }
   for (int r = 0; r < R; ++r)
-    for (int s = 0; s < S; ++s) _mm512_store_ps(out[r] + (step + s) * 16, total[r][s]);
-}
-
-// Lanes from..to, of sixteen.
-inline __mmask16 from_to(int64_t from, int64_t to) {
-  const uint32_t upto = to < 0 ? 0 : to >= 15 ? 0xffff : (2u << to) - 1;
-  return __mmask16(from <= 0 ? upto : from > 15 ? 0 : upto & ~((1u << from) - 1));
+    for (int s = 0; s < S; ++s) store(out[r] + (step + s) * 16, total[r][s]);
 }
 
 // R rows' running softmax over scores that are in units of ln 2.
 template <int R>
 struct Softmax {
-  __m512 sum[R];
+  Floats sum[R];
   alignas(64) float top[16], shrink[16];  // the largest scores so far; the factors of the rows' earlier results
 
   Softmax() {
-    for (int r = 0; r < R; ++r) sum[r] = _mm512_setzero_ps();
+    for (int r = 0; r < R; ++r) sum[r] = spread(0.0f);
     // Finite: for a row without a visible position so far, lowest - lowest is 0 and -inf - lowest is -inf.
-    _mm512_store_ps(top, _mm512_set1_ps(std::numeric_limits<float>::lowest()));
+    store(top, spread(std::numeric_limits<float>::lowest()));
   }
 
   // A score without a value: before any position.
   void sink(int r, float score) {
     top[r] = score;
-    sum[r] = _mm512_maskz_mov_ps(1, _mm512_set1_ps(1.0f));
+    sum[r] = keep(lanes(1), spread(1.0f));
   }
 
   // The scores of a chunk's `groups` become weights; positions outside of from..to get none.
   void take(float (*weight)[kChunk], int64_t groups, int64_t start, const int64_t* from, const int64_t* to) {
-    const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+    const Floats none = spread(-std::numeric_limits<float>::infinity());
     alignas(64) float most[16];
-    _mm512_store_ps(most, none);
+    store(most, none);
     for (int r = 0; r < R; ++r) {
-      const bool whole = from[r] <= start && start + groups * 16 - 1 <= to[r];
-      __m512 highest = none;
+      const bool all = from[r] <= start && start + groups * 16 - 1 <= to[r];
+      Floats highest = none;
       for (int64_t g = 0; g < groups; ++g) {
-        __m512 part = _mm512_load_ps(weight[r] + g * 16);
-        if (!whole) {
+        Floats part = load(weight[r] + g * 16);
+        if (!all) {
           const int64_t first = start + g * 16;
-          part = _mm512_mask_blend_ps(from_to(from[r] - first, to[r] - first), none, part);
-          _mm512_store_ps(weight[r] + g * 16, part);
+          part = select(between(from[r] - first, to[r] - first), part, none);
+          store(weight[r] + g * 16, part);
         }
-        highest = _mm512_max_ps(highest, part);
+        highest = max(highest, part);
       }
-      most[r] = _mm512_reduce_max_ps(highest);
+      most[r] = reduce_max(highest);
     }
-    const __m512 before = _mm512_load_ps(top), now = _mm512_max_ps(before, _mm512_load_ps(most));
-    _mm512_store_ps(top, now);
-    _mm512_store_ps(shrink, exp2_16(_mm512_sub_ps(before, now)));
+    const Floats before = load(top), now = max(before, load(most));
+    store(top, now);
+    store(shrink, exp2(before - now));
     for (int r = 0; r < R; ++r) {
-      const __m512 highest = _mm512_set1_ps(top[r]);
-      sum[r] = _mm512_mul_ps(sum[r], _mm512_set1_ps(shrink[r]));
+      const Floats highest = spread(top[r]);
+      sum[r] = sum[r] * spread(shrink[r]);
       for (int64_t g = 0; g < groups; ++g) {
-        const __m512 weights = exp2_16(_mm512_sub_ps(_mm512_load_ps(weight[r] + g * 16), highest));
-        _mm512_store_ps(weight[r] + g * 16, weights);
-        sum[r] = _mm512_add_ps(sum[r], weights);
+        const Floats weights = exp2(load(weight[r] + g * 16) - highest);
+        store(weight[r] + g * 16, weights);
+        sum[r] = sum[r] + weights;
       }
     }
   }
@@ -175,9 +166,9 @@ Chunk<T> locate(const Attention& a, int64_t sequence, int64_t kv_head, int64_t s
 
 // Gemma 2's bound on scores, which are in units of ln 2 as `cap` is.
 __attribute__((noinline, cold)) inline void soften(float* scores, int64_t count, float cap) {
-  const __m512 most = _mm512_set1_ps(cap), inverse = _mm512_set1_ps(1.0f / cap);
+  const Floats most = spread(cap), inverse = spread(1.0f / cap);
   for (int64_t i = 0; i < count; i += 16)
-    _mm512_store_ps(scores + i, _mm512_mul_ps(tanh16(_mm512_mul_ps(_mm512_load_ps(scores + i), inverse)), most));
+    store(scores + i, tanh(load(scores + i) * inverse) * most);
 }
 
 inline int64_t window_begin(const Attention& a, int64_t position) {
@@ -189,7 +180,7 @@ template <typename T, int R>
 void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const int64_t* token, const int64_t* head,
                  const Chunk<T>& following) {
   // Enough sums at once that none waits for itself, and no more than there are registers.
-  constexpr int together = R > 6 ? 2 : 4;
+  constexpr int together = std::max(1, std::min(4, kSums / R / 2 * 2));
   const int64_t dim = a.head_dim, offset = a.context[sequence] - a.first[sequence + 1];  // position = token + offset
   alignas(64) float query[R][kMaxHeadDim], out[R][kMaxHeadDim], weight[R][kChunk];
   Softmax<R> softmax;
@@ -221,9 +212,9 @@ void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const in
     chunk = next;
   }
   for (int r = 0; r < R; ++r) {
-    const __m512 inverse = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(softmax.sum[r]));
+    const Floats inverse = spread(1.0f / reduce_add(softmax.sum[r]));
     float* y = a.out + (token[r] * a.heads + head[r]) * dim;
-    for (int64_t d = 0; d < dim; d += 16) _mm512_storeu_ps(y + d, _mm512_mul_ps(_mm512_load_ps(out[r] + d), inverse));
+    for (int64_t d = 0; d < dim; d += 16) store(y + d, load(out[r] + d) * inverse);
   }
 }
 

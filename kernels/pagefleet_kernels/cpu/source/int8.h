@@ -1,6 +1,6 @@
 // Products of int8 weights and activations, symmetric with one float32 scale per row and group of 64 or 32 (as
-// llama.cpp's Q8_0 has); they accumulate in int32 by VNNI's vpdpbusd, whose first operand is unsigned: weights are
-// stored + 128 and each row's group starts from -128 times the sum of its activations.
+// llama.cpp's Q8_0 has); they accumulate in int32. kDeep of k are multiplied in one lane. Where the instruction's first
+// operand is unsigned, weights are stored + kShift, and each row's group starts from -kShift times its activations' sum.
 #pragma once
 #include <cmath>
 
@@ -9,12 +9,11 @@
 
 namespace pagefleet {
 
-constexpr int kRowsInt8 = 6;
 constexpr int64_t kTaskInt8 = 96;  // rows of one task, a multiple of kRowsInt8
 
 constexpr int64_t group_bytes(int64_t group) { return kColumns * (group + int64_t(sizeof(float))); }
 
-// A block is [groups]: [group / 4][2][16 columns][4 of k], + 128, then 32 float scales.
+// A block is [groups]: [group / kDeep][2][16 columns][kDeep of k], + kShift, then 32 float scales.
 inline void pack_int8(Pool& pool, Linear& linear, const float* weight) {
   linear.groups = (linear.k + linear.group - 1) / linear.group;
   linear.allocate(linear.groups * group_bytes(linear.group));
@@ -28,40 +27,39 @@ inline void pack_int8(Pool& pool, Linear& linear, const float* weight) {
         const float inverse = most > 0 ? 127.0f / most : 0.0f, scale = most / 127.0f;
         uint8_t* packed = linear.block(block) + g * group_bytes(linear.group);
         std::memcpy(packed + linear.group * kColumns + c * sizeof(float), &scale, sizeof(float));
-        uint8_t* out = packed + (c / 16) * 64 + (c % 16) * 4;
+        uint8_t* out = packed + c * kDeep;
         for (int64_t i = begin; i < end; ++i)
-          out[(i - begin) / 4 * 128 + (i - begin) % 4] = uint8_t(std::lrintf(row[i] * inverse) + 128);
+          out[(i - begin) / kDeep * kDeep * kColumns + (i - begin) % kDeep] = uint8_t(std::lrintf(row[i] * inverse) + kShift);
       }
     });
   });
 }
 
 struct Quantised {
-  Array<int8_t> values;        // [rows][groups * group]
+  Array<Small> values;         // [rows][groups * group]
   Array<float> scales;         // [rows][groups]
   Array<int32_t> corrections;  // [rows][groups]
 };
 
 template <int G>
-void quantise_row(const Linear& linear, const float* x, int8_t* values, float* scales, int32_t* corrections) {
-  const __m512 sign = _mm512_set1_ps(-0.0f);
+void quantise_row(const Linear& linear, const float* x, Small* values, float* scales, int32_t* corrections) {
   for (int64_t g = 0; g < linear.groups; ++g) {
-    __m512 part[G / 16], most = _mm512_setzero_ps();
+    Floats part[G / 16], most = spread(0.0f);
     for (int i = 0; i < G / 16; ++i) {
       const int64_t at = g * G + i * 16;
-      part[i] = _mm512_maskz_loadu_ps(lanes(std::max<int64_t>(0, linear.k - at)), x + at);
-      most = _mm512_max_ps(most, _mm512_andnot_ps(sign, part[i]));
+      part[i] = load(x + at, std::max<int64_t>(0, linear.k - at));
+      most = max(most, absolute(part[i]));
     }
-    const float top = _mm512_reduce_max_ps(most);
+    const float top = reduce_max(most);
     scales[g] = top / 127.0f;
-    const __m512 inverse = _mm512_set1_ps(top > 0 ? 127.0f / top : 0.0f);
-    __m512i sum = _mm512_setzero_si512();
+    const Floats inverse = spread(top > 0 ? 127.0f / top : 0.0f);
+    Ints sum = spread(0);
     for (int i = 0; i < G / 16; ++i) {
-      const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(part[i], inverse));
-      sum = _mm512_add_epi32(sum, whole);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(values + g * G + i * 16), _mm512_cvtepi32_epi8(whole));
+      const Ints near = to_ints(part[i] * inverse);
+      sum = plus(sum, near);
+      store(values + g * G + i * 16, near);
     }
-    corrections[g] = -128 * _mm512_reduce_add_epi32(sum);
+    corrections[g] = -kShift * reduce_add(sum);
   }
 }
 
@@ -69,31 +67,37 @@ template <int R, int G>
 void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t block, float* y, int64_t stride,
                Into into, Ahead ahead) {
   const int64_t groups = linear.groups, width = groups * G, part = ahead.bytes / groups;
-  const int8_t* values = x.values.data() + row * width;
-  const uint8_t* weights = linear.block(block);
-  __m512 total[R][2];
-  for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
-  for (int64_t g = 0; g < groups; ++g, weights += group_bytes(G)) {
-    ahead.fetch(part);
-    __m512i sum[R][2];
-    for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.corrections[(row + r) * groups + g]);
+  const Small* values = x.values.data() + row * width;
+  constexpr int H = halves(R);
+  Floats total[R][2];
+  for (int half = 0; half < 2; half += H) {
+    const uint8_t* weights = linear.block(block);
+    for (int r = 0; r < R; ++r)
+      for (int h = 0; h < H; ++h) total[r][half + h] = spread(0.0f);
+    for (int64_t g = 0; g < groups; ++g, weights += group_bytes(G)) {
+      if (half == 0) ahead.fetch(part);
+      Ints sum[R][H];
+      for (int r = 0; r < R; ++r)
+        for (int h = 0; h < H; ++h) sum[r][h] = spread(kShift ? x.corrections[(row + r) * groups + g] : 0);
 #pragma GCC unroll 16  // as a loop GCC moves every sum to another register and back
-    for (int i = 0; i < G / 4; ++i) {
-      const __m512i low = _mm512_loadu_si512(weights + i * 128), high = _mm512_loadu_si512(weights + i * 128 + 64);
-      for (int r = 0; r < R; ++r) {
-        int32_t four;
-        std::memcpy(&four, values + r * width + g * G + i * 4, 4);
-        const __m512i spread = _mm512_set1_epi32(four);
-        sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], low, spread);
-        sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], high, spread);
+      for (int i = 0; i < G / kDeep; ++i) {
+        Weights weight[H];
+        for (int h = 0; h < H; ++h) weight[h] = load_weights(weights + (i * 2 + half + h) * 16 * kDeep);
+        for (int r = 0; r < R; ++r) {
+          int32_t deep;
+          std::memcpy(&deep, values + r * width + g * G + i * kDeep, sizeof(deep));
+          const Ints activations = spread(deep);
+          for (int h = 0; h < H; ++h) sum[r][h] = dot(sum[r][h], weight[h], activations);
+        }
       }
-    }
-    const uint8_t* scales = weights + G * kColumns;
-    const __m512 low = _mm512_loadu_ps(scales), high = _mm512_loadu_ps(scales + kLine);
-    for (int r = 0; r < R; ++r) {
-      const __m512 scale = _mm512_set1_ps(x.scales[(row + r) * groups + g]);
-      total[r][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), _mm512_mul_ps(scale, low), total[r][0]);
-      total[r][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][1]), _mm512_mul_ps(scale, high), total[r][1]);
+      const float* scales = reinterpret_cast<const float*>(weights + G * kColumns) + half * 16;
+      Floats part_scale[H];
+      for (int h = 0; h < H; ++h) part_scale[h] = load(scales + h * 16);
+      for (int r = 0; r < R; ++r) {
+        const Floats scale = spread(x.scales[(row + r) * groups + g]);
+        for (int h = 0; h < H; ++h)
+          total[r][half + h] = fmadd(to_floats(sum[r][h]), scale * part_scale[h], total[r][half + h]);
+      }
     }
   }
   for (int r = 0; r < R; ++r) finish(linear, y + r * stride, block, total[r][0], total[r][1], into);
@@ -103,7 +107,7 @@ template <int G>
 void apply_int8(Pool& pool, const Linear& linear, Input input, int64_t rows, float* y, int64_t stride, Into into) {
   static Quantised quantised;  // one caller at a time
   const int64_t groups = linear.groups, width = groups * G;
-  int8_t* values = grown(quantised.values, rows * width);
+  Small* values = grown(quantised.values, rows * width);
   float* scales = grown(quantised.scales, rows * groups);
   int32_t* corrections = grown(quantised.corrections, rows * groups);
   by_rows(pool, rows, [&](int64_t row) {

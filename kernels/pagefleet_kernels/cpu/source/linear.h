@@ -12,7 +12,7 @@
 
 namespace pagefleet {
 
-constexpr int64_t kColumns = 32;  // of one packed block: two registers
+constexpr int64_t kColumns = 32;  // of one packed block: twice sixteen lanes
 
 // How weights are stored. kCodes4 and kCodes8: scale * code + offset, with a scale and an offset for each row and group.
 enum class Storage : int64_t { kFloat = 0, kInt8 = 1, kCodes4 = 2, kCodes8 = 3, kBfloat16 = 4, kHalf = 5 };
@@ -28,7 +28,7 @@ struct Input {
   float epsilon = 0;
 };
 
-// A packed weight. A gated one has two halves of n / 2 rows, and a block's second register has the same columns of the
+// A packed weight. A gated one has two halves of n / 2 rows, and a block's second half has the same columns of the
 // second half.
 struct Linear {
   int64_t n, k;
@@ -46,7 +46,7 @@ struct Linear {
 
   Ahead ahead(int64_t index) const { return {reinterpret_cast<const char*>(block(index)), block_bytes}; }
 
-  // The first column of a block's register, and how many are there.
+  // The first column of a half of a block, and how many are there.
   int64_t column(int64_t index, int half) const { return gated() ? index * 16 + half * (n / 2) : index * kColumns + half * 16; }
   int64_t columns(int64_t index, int half) const {
     const int64_t end = gated() && half == 0 ? n / 2 : n;
@@ -66,21 +66,21 @@ struct Linear {
   }
 };
 
-// Both registers of one row of a product; y is that row.
-inline void finish(const Linear& linear, float* y, int64_t block, __m512 low, __m512 high, Into into) {
+// Both halves of one row of a product; y is that row.
+inline void finish(const Linear& linear, float* y, int64_t block, Floats low, Floats high, Into into) {
   if (!linear.bias.empty()) {
-    low = _mm512_add_ps(low, _mm512_loadu_ps(linear.bias.data() + block * kColumns));
-    high = _mm512_add_ps(high, _mm512_loadu_ps(linear.bias.data() + block * kColumns + 16));
+    low = low + load(linear.bias.data() + block * kColumns);
+    high = high + load(linear.bias.data() + block * kColumns + 16);
   }
-  const __mmask16 first = lanes(linear.columns(block, 0)), second = lanes(linear.columns(block, 1));
+  const int64_t first = linear.columns(block, 0), second = linear.columns(block, 1);
   float *begin = y + linear.column(block, 0), *other = y + linear.column(block, 1);
-  if (into == Into::kGate) return _mm512_mask_storeu_ps(begin, first, _mm512_mul_ps(silu(low), high));
+  if (into == Into::kGate) return store(begin, silu(low) * high, first);
   if (into == Into::kAdd) {
-    low = _mm512_add_ps(low, _mm512_maskz_loadu_ps(first, begin));
-    high = _mm512_add_ps(high, _mm512_maskz_loadu_ps(second, other));
+    low = low + load(begin, first);
+    high = high + load(other, second);
   }
-  _mm512_mask_storeu_ps(begin, first, low);
-  _mm512_mask_storeu_ps(other, second, high);
+  store(begin, low, first);
+  store(other, high, second);
 }
 
 // Calls body(size, first row) over `rows` rows: size() is MAX, and for the last call the number of rows left.

@@ -1,14 +1,14 @@
 // Memory for vector code: arrays that begin with a cache line, and lines fetched before they are needed.
 #pragma once
-#include <immintrin.h>
-
 #include <cstdint>
 #include <new>
 #include <vector>
 
+#include "vector.h"
+
 namespace pagefleet {
 
-constexpr int64_t kLine = 64;  // bytes of a cache line and of a register
+constexpr int64_t kLine = 64;  // bytes of a cache line, and of sixteen lanes
 
 // A load of a register that lies across two lines costs two.
 template <typename T>
@@ -49,7 +49,7 @@ struct Ahead {
 
   // The next `part` bytes.
   void fetch(int64_t part) {
-    for (int64_t i = 0; i < part; i += kLine) _mm_prefetch(begin + i, _MM_HINT_T1);
+    for (int64_t i = 0; i < part; i += kLine) prefetch_later(begin + i);
     begin += part;
   }
 };

@@ -1,7 +1,6 @@
 // A pool of threads that run numbered tasks. Tasks are claimed one at a time, so that a thread which the system does not
 // schedule delays no other: the others do its share, and no thread waits for one that has claimed nothing.
 #pragma once
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,6 +8,8 @@
 #include <atomic>
 #include <cstdint>
 #include <thread>
+
+#include "vector.h"
 
 namespace pagefleet {
 
@@ -42,7 +43,7 @@ class Pool {
     if (sleepers_.load(std::memory_order_seq_cst) > 0) futex(&signal_, FUTEX_WAKE_PRIVATE, workers_);
     claim(number);
     for (int spins = 0; done_.load(std::memory_order_acquire) != uint32_t(count); ++spins) {
-      if (spins < kSpins) _mm_pause();
+      if (spins < kSpins) pause();
       else std::this_thread::yield();
     }
   }
@@ -74,7 +75,7 @@ class Pool {
     for (;;) {
       uint32_t current = signal_.load(std::memory_order_acquire);
       for (int spins = 0; current == last && spins < kSpins; ++spins) {
-        _mm_pause();
+        pause();
         current = signal_.load(std::memory_order_acquire);
       }
       while (current == last) {

@@ -90,12 +90,11 @@ inline void experts(Pool& pool, const Experts& all, const float* x, const int32_
     by_rows(pool, own, [&](int64_t i) { std::memcpy(in + i * k, x + places[expert][i] / top * k, size_t(k) * sizeof(float)); });
     mlp(pool, *all.gate_up[expert], *all.down[expert], nullptr, 0, own, in, out, Into::kSet);
     by_rows(pool, own, [&](int64_t i) {
-      const __m512 weight = _mm512_set1_ps(weights[places[expert][i]]);
+      const Floats weight = spread(weights[places[expert][i]]);
       float* sum = y + places[expert][i] / top * k;
       for (int64_t d = 0; d < k; d += 16) {
-        const __mmask16 mask = lanes(k - d);
-        const __m512 part = _mm512_maskz_loadu_ps(mask, out + i * k + d), before = _mm512_maskz_loadu_ps(mask, sum + d);
-        _mm512_mask_storeu_ps(sum + d, mask, _mm512_fmadd_ps(weight, part, before));
+        const Floats part = load(out + i * k + d, k - d), before = load(sum + d, k - d);
+        store(sum + d, fmadd(weight, part, before), k - d);
       }
     });
   }

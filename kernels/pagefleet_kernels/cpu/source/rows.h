@@ -21,17 +21,13 @@ void by_rows(Pool& pool, int64_t rows, Body body, int64_t together = kRowsPerTas
 
 // Root mean square layer normalisation (Zhang and Sennrich, 2019) of one row.
 inline void rms_norm(const float* x, const float* weight, float* y, int64_t size, float epsilon) {
-  __m512 squares = _mm512_setzero_ps();
+  Floats squares = spread(0.0f);
   for (int64_t i = 0; i < size; i += 16) {
-    const __m512 v = _mm512_maskz_loadu_ps(lanes(size - i), x + i);
-    squares = _mm512_fmadd_ps(v, v, squares);
+    const Floats v = load(x + i, size - i);
+    squares = fmadd(v, v, squares);
   }
-  const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / float(size) + epsilon));
-  for (int64_t i = 0; i < size; i += 16) {
-    const __mmask16 mask = lanes(size - i);
-    const __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), scale);
-    _mm512_mask_storeu_ps(y + i, mask, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(mask, weight + i)));
-  }
+  const Floats scale = spread(1.0f / std::sqrt(reduce_add(squares) / float(size) + epsilon));
+  for (int64_t i = 0; i < size; i += 16) store(y + i, load(x + i, size - i) * scale * load(weight + i, size - i), size - i);
 }
 
 inline void rms_norm(Pool& pool, const float* x, const float* weight, float* y, int64_t rows, int64_t size, float epsilon) {
@@ -41,9 +37,8 @@ inline void rms_norm(Pool& pool, const float* x, const float* weight, float* y, 
 // y [inner] = the activation of x[0:inner], times x[inner:2 inner]
 inline void gate(Activation activation, const float* x, float* y, int64_t inner) {
   for (int64_t i = 0; i < inner; i += 16) {
-    const __mmask16 mask = lanes(inner - i);
-    const __m512 first = _mm512_maskz_loadu_ps(mask, x + i), up = _mm512_maskz_loadu_ps(mask, x + inner + i);
-    _mm512_mask_storeu_ps(y + i, mask, gate(activation, first, up));
+    const Floats first = load(x + i, inner - i), up = load(x + inner + i, inner - i);
+    store(y + i, gate(activation, first, up), inner - i);
   }
 }
 
@@ -88,7 +83,7 @@ void rope(Pool& pool, const Rope& r) {
       T* keys = static_cast<T*>(r.keys) + (place + within / 16 * 16) * dim + within % 16;
       T* values = static_cast<T*>(r.values) + (place + within) * dim;
       for (int64_t d = 0; d < dim; ++d) store1(keys + d * 16, key[d]);
-      for (int64_t d = 0; d < dim; d += 16) store16(values + d, _mm512_loadu_ps(value + d));
+      for (int64_t d = 0; d < dim; d += 16) store(values + d, load(value + d));
     }
   }, r.tokens < kRopeFew ? kRowsPerTask : kRopeTogether);
 }

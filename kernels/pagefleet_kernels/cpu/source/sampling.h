@@ -33,14 +33,13 @@ inline bool likelier(const Candidate& a, const Candidate& b) {
   return a.first != b.first ? a.first > b.first : a.second < b.second;
 }
 
-inline double exp_sum(const float* logits, int64_t count, __m512 inverse, __m512 top) {
-  __m512 sum = _mm512_setzero_ps();
+inline double exp_sum(const float* logits, int64_t count, Floats inverse, Floats top) {
+  Floats sum = spread(0.0f);
   for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 mask = lanes(count - i);
-    const __m512 score = _mm512_sub_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, logits + i), inverse), top);
-    sum = _mm512_add_ps(sum, _mm512_maskz_mov_ps(mask, exp16(score)));
+    const Floats score = load(logits + i, count - i) * inverse - top;
+    sum = sum + keep(lanes(count - i), exp(score));
   }
-  return _mm512_reduce_add_ps(sum);
+  return reduce_add(sum);
 }
 
 // The candidates within `depth` of the top score.
@@ -56,7 +55,7 @@ inline int32_t draw_whole(const float* logits, int64_t vocab, float inverse, flo
   double total = 0;
   for (size_t s = 0; s < sums.size(); ++s)
     total += sums[s] = exp_sum(logits + s * kSpan, std::min<int64_t>(kSpan, vocab - s * kSpan),
-                               _mm512_set1_ps(inverse), _mm512_set1_ps(top));
+                               spread(inverse), spread(top));
   double left = uniform * total;
   size_t span = 0;
   while (span + 1 < sums.size() && left >= sums[span]) left -= sums[span++];
@@ -71,18 +70,17 @@ inline int32_t draw_whole(const float* logits, int64_t vocab, float inverse, flo
 }
 
 inline int32_t largest(const float* logits, int64_t vocab) {
-  __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  __m512i best = _mm512_setzero_si512(), at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const Floats none = spread(-std::numeric_limits<float>::infinity());
+  Floats most = none;
+  Ints best = spread(0), at = numbers();
   for (int64_t i = 0; i < vocab; i += 16) {
-    const __mmask16 mask = lanes(vocab - i);
-    const __m512 values = _mm512_maskz_loadu_ps(mask, logits + i);
-    const __mmask16 greater = _mm512_mask_cmp_ps_mask(mask, values, most, _CMP_GT_OQ);
-    most = _mm512_mask_mov_ps(most, greater, values);
-    best = _mm512_mask_mov_epi32(best, greater, at);
-    at = _mm512_add_epi32(at, _mm512_set1_epi32(16));
+    const Floats values = load(logits + i, vocab - i, none);
+    const Mask better = greater(values, most);
+    most = select(better, values, most);
+    best = select(better, at, best);
+    at = plus(at, spread(16));
   }
-  const __mmask16 ties = _mm512_cmp_ps_mask(most, _mm512_set1_ps(_mm512_reduce_max_ps(most)), _CMP_EQ_OQ);
-  return _mm512_mask_reduce_min_epi32(ties, best);  // the first of equals
+  return reduce_min(equal(most, spread(reduce_max(most))), best);  // the first of equals
 }
 
 inline void sample(const float* logits, int64_t vocab, Draw& draw) {
@@ -91,16 +89,16 @@ inline void sample(const float* logits, int64_t vocab, Draw& draw) {
     return;
   }
   const float inverse = 1.0f / draw.temperature;
-  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  __m512 most = none;
-  __mmask16 strange = 0;  // lanes with a logit that is not a number
+  const Floats none = spread(-std::numeric_limits<float>::infinity());
+  Floats most = none;
+  Mask strange = lanes(0);  // with a logit that is not a number
   for (int64_t i = 0; i < vocab; i += 16) {
-    const __m512 values = _mm512_mask_loadu_ps(none, lanes(vocab - i), logits + i);
-    strange |= _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
-    most = _mm512_max_ps(most, values);
+    const Floats values = load(logits + i, vocab - i, none);
+    strange = either(strange, not_a_number(values));
+    most = max(most, values);
   }
-  const float top = _mm512_reduce_max_ps(most) * inverse;
-  if (strange || !std::isfinite(top)) {
+  const float top = reduce_max(most) * inverse;
+  if (any(strange) || !std::isfinite(top)) {
     draw.token = largest(logits, vocab);
     return;
   }
@@ -125,7 +123,7 @@ inline void sample(const float* logits, int64_t vocab, Draw& draw) {
   } else if (p_cuts) {
     total = 0;
     for (int64_t i = 0; i < vocab; i += kSpan)
-      total += exp_sum(logits + i, std::min(kSpan, vocab - i), _mm512_set1_ps(inverse), _mm512_set1_ps(top));
+      total += exp_sum(logits + i, std::min(kSpan, vocab - i), spread(inverse), spread(top));
     for (float depth = 8;; depth *= 2) {
       gather(logits, vocab, inverse, top, depth, candidates);
       double mass = 0;
