@@ -35,8 +35,8 @@ def check(flags: argparse.Namespace, device: str) -> None:
         if flags.kv_offload_memory:
             raise ValueError("--kv-offload-memory needs --device=cuda")
         return
-    if flags.kernels == "native":
-        raise ValueError("--kernels=native needs --device=cpu")
+    if flags.kernels not in ("auto", "reference"):
+        raise ValueError(f"--kernels={flags.kernels} needs --device=cpu")
     if flags.lora_adapter and flags.nnodes > 1:
         raise ValueError("--lora-adapter needs --nnodes=1")
     if flags.kv_offload_memory and flags.no_prefix_caching:

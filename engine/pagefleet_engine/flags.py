@@ -33,6 +33,7 @@ from pagefleet_engine.api.parsing.reasoning import Reasoning
 from pagefleet_engine.api.parsing.registry import Style
 from pagefleet_engine.api.planning.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineConfig, KVEventsConfig, Policy
+from pagefleet_kernels.compile import KINDS
 
 MAX_RANKS = MAX_NODES * MAX_GPUS_PER_NODE
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
@@ -237,7 +238,7 @@ FLAGS: tuple[Flag, ...] = (
         kv_events, metavar="JSON",
     ),
     Flag("--scheduling-policy", choices=tuple(policy.value for policy in Policy), default=Policy.PRIORITY.value),
-    Flag("--kernels", choices=("auto", "native", "reference"), default=EngineConfig.kernels),
+    Flag("--kernels", choices=KINDS, default=EngineConfig.kernels),
     # The device.
     Flag(
         "--device", "auto: cuda where there is a GPU and torch is built for it", choices=("auto", "cpu", "cuda"),

@@ -1,6 +1,7 @@
-"""`python -m pagefleet_kernels.compile`: compiles the CPU operations into cpu/. Needs g++ or clang++, and no torch.
+"""`python -m pagefleet_kernels.compile`: compiles the CPU operations into cpu/, once for each instruction set of this machine's
+architecture. Needs g++ or clang++, and no torch.
 
-Does nothing when the library is newer than its sources. The engine never compiles anything when it starts.
+Does nothing where a library is newer than its sources. The engine never compiles anything when it starts.
 """
 
 from __future__ import annotations
@@ -10,21 +11,58 @@ import platform
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).with_name("cpu")
-LIBRARY, SOURCES = FOLDER / "libpagefleet_cpu.so", FOLDER / "source"
+SOURCES = FOLDER / "source"
 FLAGS = (
-    "-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror", "-fno-math-errno",
-    "-ffp-contract=off", "-static-libstdc++", "-static-libgcc",
-    "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma", "-mf16c",
+    "-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
+    "-fno-math-errno", "-ffp-contract=off", "-static-libstdc++", "-static-libgcc",
     "-Wno-maybe-uninitialized", "-Wno-uninitialized",  # GCC 12 raises them for its own intrinsics (its bug 105593)
 )  # fmt: skip
 
 
-def fresh() -> bool:
+@dataclass(frozen=True)
+class Instructions:
+    """A set of a processor's instructions."""
+
+    name: str
+    machine: str  # of `uname -m`
+    needed: frozenset[str]  # as /proc/cpuinfo names them
+    flags: tuple[str, ...]  # of the compiler
+
+    @property
+    def library(self) -> Path:
+        return FOLDER / f"libpagefleet_cpu.{self.name}.so"
+
+
+# The fastest first.
+INSTRUCTIONS = (
+    Instructions(
+        "avx512", "x86_64", frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"}),
+        ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma", "-mf16c"),
+    ),
+    Instructions("avx2", "x86_64", frozenset({"avx2", "fma", "f16c"}), ("-mavx2", "-mfma", "-mf16c")),
+    # Loads that are moved up before what is computed need registers, and there are none left.
+    Instructions(
+        "neon", "aarch64", frozenset({"asimd", "asimddp"}), ("-march=armv8.2-a+dotprod", "-fno-schedule-insns"),
+    ),
+)  # fmt: skip
+# What a process can be told to use: auto takes native, the fastest compiled ones, and else torch's reference.
+KINDS = ("auto", "native", "reference", *(one.name for one in INSTRUCTIONS))
+
+
+def here() -> list[Instructions]:
+    """Return the instruction sets of this machine's architecture, whether this processor has them or not."""
+    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    return [one for one in INSTRUCTIONS if one.machine == machine]
+
+
+def fresh(library: Path) -> bool:
     files = [*SOURCES.iterdir(), Path(__file__)]
-    return LIBRARY.is_file() and LIBRARY.stat().st_mtime >= max(path.stat().st_mtime for path in files)
+    return library.is_file() and library.stat().st_mtime >= max(path.stat().st_mtime for path in files)
 
 
 def compiler() -> str | None:
@@ -32,23 +70,31 @@ def compiler() -> str | None:
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
+def build(program: str, instructions: Instructions, library: Path) -> None:
+    """Raises CalledProcessError when the compiler fails."""
+    # Into place at once: a process that has the old library open keeps it.
+    unfinished = library.with_name(f".{library.name}.{os.getpid()}")
+    command = [program, *FLAGS, *instructions.flags, "-o", str(unfinished), str(SOURCES / "ops.cpp")]
+    try:
+        subprocess.run(command, check=True)
+        unfinished.replace(library)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
 def main() -> int:
-    if platform.machine() not in ("x86_64", "AMD64"):
-        sys.stderr.write("CPU operations: compiled ones exist for x86-64 only; torch's are used\n")
+    if not here():
+        sys.stderr.write(f"CPU operations: there are no compiled ones for {platform.machine()}; torch's are used\n")
         return 0
-    if fresh():
+    stale = [one for one in here() if not fresh(one.library)]
+    if not stale:
         return 0
     program = compiler()
     if program is None:
         sys.stderr.write("CPU operations: no C++ compiler (g++); torch's are used, several times slower\n")
         return 0
-    # Into place at once: a process that has the old library open keeps it.
-    unfinished = LIBRARY.with_name(f".{LIBRARY.name}.{os.getpid()}")
-    try:
-        subprocess.run([program, *FLAGS, "-o", str(unfinished), str(SOURCES / "ops.cpp")], check=True)
-        unfinished.replace(LIBRARY)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda one: build(program, one, one.library), stale))
     return 0
 
 

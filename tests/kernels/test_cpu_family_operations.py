@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.engine.compiled_operations import NEEDS_AVX512, random
+from support.engine.compiled_operations import random
 
 from pagefleet_kernels.cpu import ACTIVATIONS, Attention, Batch, KVPages, native, reference
 
-pytestmark = NEEDS_AVX512
 PLAIN = reference.Reference()
 
 

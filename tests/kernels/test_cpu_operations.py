@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.engine.compiled_operations import NEEDS_AVX512, random
+from support.engine.compiled_operations import random
 
 from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Attention, Batch, Coded, Draw, KVPages, native, reference
 
-pytestmark = NEEDS_AVX512
 PLAIN = reference.Reference()
 
 

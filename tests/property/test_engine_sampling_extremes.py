@@ -159,9 +159,9 @@ def test_without_a_distribution_it_is_the_first_of_the_largest(row: torch.Tensor
 
 
 def _kernels() -> list[str]:
-    from pagefleet_kernels.cpu import native
+    from pagefleet_kernels.cpu import library
 
-    return ["reference"] if native.missing() else ["native", "reference"]
+    return ["reference", *(one.name for one in library.usable())]
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -1,12 +1,13 @@
-"""The CPU's operations: compiled for AVX-512 with VNNI where the processor has it, else the same in torch.
+"""The CPU's operations: compiled for AVX-512 with VNNI, AVX2 and ARM's NEON, else the same in torch.
 
-`operations` chooses. Both compute the same numbers up to rounding; the compiled ones also give a row the same result,
+`operations` chooses. All compute the same numbers up to rounding; the compiled ones also give a row the same result,
 bit by bit, whatever other rows its batch has.
 """
 
 from __future__ import annotations
 
-from pagefleet_kernels.cpu import native, reference
+from pagefleet_kernels.compile import KINDS
+from pagefleet_kernels.cpu import library, native, reference
 from pagefleet_kernels.cpu.layout import (
     ACTIVATIONS,
     FINE_GROUP,
@@ -29,13 +30,12 @@ __all__ = [
 
 
 def operations(threads: int, kind: str = "auto") -> Operations:
-    """`kind`: native (raises OSError when it cannot be), reference, or auto. `threads` bind the native ones only."""
-    match kind:
-        case "reference":
-            return reference.Reference()
-        case "native":
-            return native.Native(threads)
-        case "auto":
-            return native.Native(threads) if native.usable() else reference.Reference()
-        case _:
-            raise ValueError(f"CPU operations are native, reference or auto, not {kind!r}")
+    """`kind`: one of KINDS. `threads` bind the compiled ones only.
+
+    Raises OSError when compiled ones are asked for and cannot be used.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"CPU operations are {', '.join(KINDS)}, not {kind!r}")
+    if kind == "reference" or (kind == "auto" and not library.usable()):
+        return reference.Reference()
+    return native.Native(threads, "" if kind in ("auto", "native") else kind)

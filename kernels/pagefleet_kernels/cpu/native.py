@@ -4,90 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int32, c_int64, c_void_p
-from functools import cache
-from pathlib import Path
+from ctypes import byref, c_void_p
+from typing import Any
 
 import torch
 
-from pagefleet_kernels.compile import LIBRARY
 from pagefleet_kernels.cpu.layout import ACTIVATIONS, GROUP, Attention, Batch, Coded, Draw, KVPages, Norm, floats
-
-NEEDED = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"})
-VERSION = 6
-
-
-def missing() -> str | None:
-    """Return why the compiled operations cannot be used here, None when they can."""
-    if not LIBRARY.is_file():
-        return "not built: python -m pagefleet_kernels.compile"
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return "not Linux"
-    flags = next((line for line in text.splitlines() if line.startswith("flags")), "").split()
-    lacking = sorted(NEEDED - set(flags))
-    return f"this CPU lacks {', '.join(lacking)}" if lacking else None
-
-
-def usable() -> bool:
-    return missing() is None
-
+from pagefleet_kernels.cpu.library import AttentionJob, DrawJob, RopeJob, load, named
 
 # The values of `Storage` in source/linear.h.
 STORAGE_INT8, STORAGE_CODES = 1, {4: 2, 8: 3}
 STORAGE = {torch.float32: 0, torch.bfloat16: 4, torch.float16: 5}
-
-
-class _Attention(Structure):
-    _fields_ = [
-        ("q", c_void_p), ("q_stride", c_int64), ("out", c_void_p), ("keys", c_void_p), ("values", c_void_p),
-        ("table", c_void_p), ("table_width", c_int64), ("first", c_void_p), ("context", c_void_p),
-        ("sequences", c_int64), ("heads", c_int64), ("kv_heads", c_int64), ("head_dim", c_int64),
-        ("page_size", c_int64), ("window", c_int64), ("scale", c_float), ("cap", c_float), ("sinks", c_void_p),
-    ]  # fmt: skip
-
-
-class _Rope(Structure):
-    _fields_ = [
-        ("qkv", c_void_p), ("q_norm", c_void_p), ("k_norm", c_void_p), ("cos", c_void_p), ("sin", c_void_p),
-        ("positions", c_void_p), ("slots", c_void_p), ("keys", c_void_p), ("values", c_void_p), ("tokens", c_int64),
-        ("heads", c_int64), ("kv_heads", c_int64), ("head_dim", c_int64), ("page_size", c_int64), ("epsilon", c_float),
-    ]  # fmt: skip
-
-
-class _Draw(Structure):
-    _fields_ = [
-        ("row", c_int64), ("uniform", c_double), ("temperature", c_float), ("top_p", c_float), ("min_p", c_float),
-        ("top_k", c_int32), ("token", c_int32),
-    ]  # fmt: skip
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(LIBRARY))
-    signatures = {
-        "threads": (None, [c_int]),
-        "linear": (c_void_p, [c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int]),
-        "linear_free": (None, [c_void_p]),
-        "linear_apply": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p, c_int]),
-        "mlp": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p, c_void_p, c_int]),
-        "experts": (c_void_p, [c_void_p, c_void_p, c_int64]),
-        "experts_free": (None, [c_void_p]),
-        "experts_apply": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p]),
-        "rms_norm": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float]),
-        "gate": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64]),
-        "rope": (None, [POINTER(_Rope), c_int]),
-        "attend": (None, [POINTER(_Attention), c_int]),
-        "sample": (None, [c_void_p, c_int64, POINTER(_Draw), c_int64]),
-        "version": (c_int, []),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, f"pagefleet_{name}")
-        function.restype, function.argtypes = result, arguments
-    if library.pagefleet_version() != VERSION:
-        raise OSError(f"{LIBRARY.name} is of another version: build it again")
-    return library
 
 
 def _number(name: str) -> int:
@@ -153,17 +80,16 @@ class NativeExperts:
 
 
 class Native:
-    """Operations of one process. Raises OSError when the library cannot be loaded or used.
+    """Operations of one process, by the fastest instructions or the named ones. `library` is loaded in their stead.
 
-    The first use fixes the number of threads for the life of the process.
+    The first use of a library fixes its number of threads for the life of the process. Raises OSError when the library
+    cannot be loaded or used.
     """
 
     name = "native"
 
-    def __init__(self, threads: int) -> None:
-        if reason := missing():
-            raise OSError(f"the compiled CPU operations cannot be used: {reason}")
-        self._library = _library()
+    def __init__(self, threads: int, instructions: str = "", library: Any = None) -> None:
+        self._library = library or load(named(instructions).library)
         self._library.pagefleet_threads(threads)
 
     def linear(
@@ -210,7 +136,7 @@ class Native:
     ) -> None:
         q_norm, k_norm, epsilon = (norms[0].data_ptr(), norms[1].data_ptr(), norms[2]) if norms else (None, None, 0.0)
         kv_heads = pages.values.shape[1]
-        job = _Rope(
+        job = RopeJob(
             qkv.data_ptr(), q_norm, k_norm, tables[0].data_ptr(), tables[1].data_ptr(), batch.positions.data_ptr(),
             batch.slots.data_ptr(), pages.keys.data_ptr(), pages.values.data_ptr(), qkv.shape[0],
             qkv.shape[1] - 2 * kv_heads, kv_heads, qkv.shape[2], pages.page_size, epsilon,
@@ -221,7 +147,7 @@ class Native:
         kv_heads, head_dim = pages.values.shape[1], qkv.shape[2]
         heads = qkv.shape[1] - 2 * kv_heads
         out = qkv.new_empty(qkv.shape[0], heads * head_dim)
-        job = _Attention(
+        job = AttentionJob(
             qkv.data_ptr(), qkv.stride(0), out.data_ptr(), pages.keys.data_ptr(), pages.values.data_ptr(),
             batch.table.data_ptr(), batch.table.shape[1], batch.first.data_ptr(), batch.context.data_ptr(),
             batch.context.shape[0], heads, kv_heads, head_dim, pages.page_size,
@@ -232,8 +158,8 @@ class Native:
         return out
 
     def sample(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
-        jobs = (_Draw * len(draws))(
-            *(_Draw(draw.row, draw.uniform, draw.temperature, draw.top_p, draw.min_p, draw.top_k) for draw in draws)
+        jobs = (DrawJob * len(draws))(
+            *(DrawJob(draw.row, draw.uniform, draw.temperature, draw.top_p, draw.min_p, draw.top_k) for draw in draws)
         )
         self._library.pagefleet_sample(logits.data_ptr(), logits.shape[1], jobs, len(draws))
         return [job.token for job in jobs]

@@ -1,18 +1,27 @@
-"""Random tensors, and the mark of tests that need the compiled CPU operations, which only CPUs with AVX-512 and VNNI run."""
+"""Random tensors, and the tests' parameters that need compiled CPU operations, for which a CPU can lack the instructions."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from pagefleet_kernels.cpu import native
+from pagefleet_kernels.compile import here
+from pagefleet_kernels.cpu import library
 
-_MISSING = native.missing() or ""
-# A library that is not built is no reason: those tests fail.
-NEEDS_AVX512 = pytest.mark.skipif(
-    "lacks" in _MISSING,
-    reason=f"{_MISSING}: untested are the compiled CPU operations, and the engine with them; torch's own run beside them",
-)
+
+def _needs(why: str | None, untested: str) -> pytest.MarkDecorator:
+    """Return the mark that skips where the CPU lacks instructions. A library that is not built is no reason: tests fail."""
+    return pytest.mark.skipif(
+        "lacks" in (why or ""), reason=f"{why}: untested are the compiled CPU operations {untested}"
+    )
+
+
+NEEDS_COMPILED = _needs(library.missing(), "and the engine with them; torch's own run beside them")
+# One parameter for each instruction set of this machine's architecture.
+EACH_INSTRUCTIONS = [
+    pytest.param(one.name, marks=_needs(library.lacking(one), f"for {one.name}; those for others run"))
+    for one in here()
+]
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
+from pagefleet_kernels.compile import INSTRUCTIONS
 from pagefleet_local.fleet.install import CHECKOUT
 from pagefleet_local.images import wheels
 
@@ -42,7 +44,9 @@ def test_changed_source_makes_another_engine_image_and_no_other_operator_image(c
     assert wheels.source_key("operator") == operator
 
 
-@pytest.mark.parametrize("name", ["libpagefleet_cpu.so", ".libpagefleet_cpu.so.4711", "__pycache__/build.pyc"])
+@pytest.mark.parametrize(
+    "name", ["libpagefleet_cpu.avx2.so", ".libpagefleet_cpu.avx2.so.4711", "__pycache__/build.pyc"]
+)
 def test_what_was_compiled_beside_the_source_makes_no_other_image(checkout: Path, name: str) -> None:
     before = wheels.source_key("engine")
     (checkout / OPERATIONS / name).parent.mkdir(exist_ok=True)
@@ -87,6 +91,13 @@ def test_the_image_for_gpus_has_the_compiler_that_triton_calls_and_no_other() ->
 def test_engines_hold_the_compiled_operations(image: str) -> None:
     assert "COPY --from=own-engine /opt/pagefleet/" in origin(image)[1]
     assert "COPY --from=operations /compiled/" in stages()["own-engine"][1]
+
+
+def test_the_image_takes_the_library_of_every_instruction_set() -> None:
+    taken = stages()["operations"][1]
+    assert "find pagefleet_kernels/cpu -name 'libpagefleet_cpu.*.so' -exec mv {} /compiled/" in taken
+    for one in INSTRUCTIONS:
+        assert fnmatch(one.library.name, "libpagefleet_cpu.*.so")
 
 
 def test_the_gateway_holds_its_compiled_filters() -> None:

@@ -54,7 +54,7 @@ template <typename T, int R, int P>
 void score(const float (*query)[kMaxHeadDim], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int at,
            float (*weight)[kChunk]) {
   Floats sum[R][P];
-  for (int r = 0; r < R; ++r)
+  UNROLLED for (int r = 0; r < R; ++r)
     for (int p = 0; p < P; ++p) sum[r][p] = spread(0.0f);
   for (int64_t d = 0; d < dim; ++d) {
     Floats key[P];
@@ -62,12 +62,12 @@ void score(const float (*query)[kMaxHeadDim], int64_t dim, const Chunk<T>& chunk
     if (d % kOfLine<T> == 0) {
       for (int p = 0; p < P; ++p) prefetch(next.keys[at + p] + d * 16);
     }
-    for (int r = 0; r < R; ++r) {
+    UNROLLED for (int r = 0; r < R; ++r) {
       const Floats q = spread(query[r][d]);
       for (int p = 0; p < P; ++p) sum[r][p] = fmadd(q, key[p], sum[r][p]);
     }
   }
-  for (int r = 0; r < R; ++r)
+  UNROLLED for (int r = 0; r < R; ++r)
     for (int p = 0; p < P; ++p) store(weight[r] + (at + p) * 16, sum[r][p]);
 }
 
@@ -78,7 +78,7 @@ template <typename T, int R, int S>
 void weigh(float (*out)[kMaxHeadDim], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int64_t count, int64_t step,
            const float (*weight)[kChunk], const float* shrink) {
   Floats total[R][S];
-  for (int r = 0; r < R; ++r)
+  UNROLLED for (int r = 0; r < R; ++r)
     for (int s = 0; s < S; ++s)
       total[r][s] = load(out[r] + (step + s) * 16) * spread(shrink[r]);
   for (int64_t group = 0; group * 16 < count; ++group) {
@@ -88,13 +88,13 @@ void weigh(float (*out)[kMaxHeadDim], int64_t dim, const Chunk<T>& chunk, const 
       for (int s = 0; s < S; s += kOfLine<T>) prefetch(later + s * 16);
       Floats value[S];
       for (int s = 0; s < S; ++s) value[s] = load(values + s * 16);
-      for (int r = 0; r < R; ++r) {
+      UNROLLED for (int r = 0; r < R; ++r) {
         const Floats w = spread(weight[r][group * 16 + j]);
         for (int s = 0; s < S; ++s) total[r][s] = fmadd(w, value[s], total[r][s]);
       }
     }
   }
-  for (int r = 0; r < R; ++r)
+  UNROLLED for (int r = 0; r < R; ++r)
     for (int s = 0; s < S; ++s) store(out[r] + (step + s) * 16, total[r][s]);
 }
 

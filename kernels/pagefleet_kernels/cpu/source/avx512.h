@@ -80,6 +80,7 @@ inline Floats code(Ints eight, int index) {  // by the lowest four bits
 using Small = int8_t;  // an activation
 using Weights = __m512i;
 constexpr int kDeep = 4, kShift = 128;
+constexpr int kUnrollInt8 = 16;  // as a loop GCC moves every sum to another register and back
 inline Weights load_weights(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline Ints dot(Ints sum, Weights weights, Ints activations) { return _mm512_dpbusd_epi32(sum, weights, activations); }
 inline void store(Small* p, Ints v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v)); }

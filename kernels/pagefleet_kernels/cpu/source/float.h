@@ -57,10 +57,10 @@ void tile_float(const Linear& linear, const uint8_t* weights, const float* x, in
   constexpr int H = halves(R);
   static_assert(H == 2 || S == Storage::kFloat);
   alignas(64) float wide[kStep * kColumns];
-  Floats total[R][2];
+  alignas(64) float total[R][2][16];
   for (int half = 0; half < 2; half += H) {
     Floats sum[R][H];
-    for (int r = 0; r < R; ++r)
+    UNROLLED for (int r = 0; r < R; ++r)
       for (int h = 0; h < H; ++h) sum[r][h] = spread(0.0f);
     for (int64_t from = 0; from < k; from += kStep) {
       const int64_t count = std::min(kStep, k - from);
@@ -70,16 +70,16 @@ void tile_float(const Linear& linear, const uint8_t* weights, const float* x, in
       for (int64_t i = 0; i < count; ++i, row += kColumns) {
         Floats weight[H];
         for (int h = 0; h < H; ++h) weight[h] = load(row + (half + h) * 16);
-        for (int r = 0; r < R; ++r) {
+        UNROLLED for (int r = 0; r < R; ++r) {
           const Floats value = spread(x[r * k + from + i]);
           for (int h = 0; h < H; ++h) sum[r][h] = fmadd(value, weight[h], sum[r][h]);
         }
       }
     }
-    for (int r = 0; r < R; ++r)
-      for (int h = 0; h < H; ++h) total[r][half + h] = sum[r][h];
+    UNROLLED for (int r = 0; r < R; ++r)
+      for (int h = 0; h < H; ++h) store(total[r][half + h], sum[r][h]);
   }
-  for (int r = 0; r < R; ++r) finish(linear, y + r * stride, block, total[r][0], total[r][1], into);
+  for (int r = 0; r < R; ++r) finish(linear, y + r * stride, block, load(total[r][0]), load(total[r][1]), into);
 }
 
 template <Storage S>

@@ -79,7 +79,7 @@ void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t bl
       Ints sum[R][H];
       for (int r = 0; r < R; ++r)
         for (int h = 0; h < H; ++h) sum[r][h] = spread(kShift ? x.corrections[(row + r) * groups + g] : 0);
-#pragma GCC unroll 16  // as a loop GCC moves every sum to another register and back
+#pragma GCC unroll kUnrollInt8
       for (int i = 0; i < G / kDeep; ++i) {
         Weights weight[H];
         for (int h = 0; h < H; ++h) weight[h] = load_weights(weights + (i * 2 + half + h) * 16 * kDeep);

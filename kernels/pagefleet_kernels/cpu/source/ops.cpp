@@ -11,6 +11,8 @@ namespace {
 Pool* pool = nullptr;
 }
 
+// All else is hidden, so that two libraries of one process share nothing.
+#pragma GCC visibility push(default)
 extern "C" {
 
 int pagefleet_version() { return 6; }
@@ -77,3 +79,4 @@ void pagefleet_sample(const float* logits, int64_t vocab, Draw* draws, int64_t c
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

@@ -5,13 +5,22 @@
 
 #if defined(__AVX512F__)
 #include "avx512.h"
+#elif defined(__AVX2__)
+#include "avx2.h"
+#include "parts.h"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "neon.h"
+#include "parts.h"
 #else
 #error "no file for this instruction set"
 #endif
 
+// Before a loop over an array of sums: GCC keeps an array in registers only when it unrolls every loop over it early.
+#define UNROLLED _Pragma("GCC unroll 16")
+
 namespace pagefleet {
 
-// How many registers of a block, of two, a tile of `rows` rows sums at a time.
+// How many halves of a block a tile of `rows` rows sums at a time.
 constexpr int halves(int rows) { return 2 * rows <= kSums ? 2 : 1; }
 
 // For use now, and for later: into the first and the second cache.
