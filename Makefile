@@ -77,7 +77,7 @@ check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit, property
 	@$(SUITE) static unit contract
 
 .PHONY: test
-test: check test-browser ## everything: check, browser, kernels, engine parity, the real control plane, the real node
+test: check test-browser cross ## everything: check, browser, kernels, engine parity, the real control plane, the real node
 	$(call say,"a real node; two control planes; kernels and engine; Kubernetes' current CRD server: side by side (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare --no-crd-server
 	@$(ROOT) $(SUITE) node plane faults engine crd
@@ -94,6 +94,12 @@ test-browser: $(STAMP) ## the status page in a real headless Chromium (installs 
 	  $(ROOT) apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core; }
 	$(call say,"status page in headless Chromium")
 	@$(PYTEST) tests/browser
+
+# The tests compile the engine's CPU operations for ARM and run them in an emulated process.
+.PHONY: cross
+cross: ## install Debian's compiler and emulator for ARM where they are missing
+	@command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null || { $(ROOT) apt-get update -qq && \
+	  $(ROOT) apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; }
 
 .PHONY: test-vllm
 test-vllm: $(STAMP) ## a real vLLM on the real node: canary to our engine and back, autoscaling (root; minutes, a 4 GB image)

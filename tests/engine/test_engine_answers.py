@@ -1,5 +1,5 @@
 """Protects log probabilities of answers and prompts, embeddings and penalised answers. All are as transformers computes
-them, and none depends on the other requests of the batch."""
+them, none depends on the other requests of the batch, nor on the instructions that the operations were compiled for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.engine.compiled_operations import EACH_INSTRUCTIONS
 from support.engine.reference import KERNELS, Served, ask, engine, serve, tiny
 from transformers import GenerationConfig, LlamaForCausalLM
 
@@ -185,3 +186,14 @@ def test_a_single_token_says_one_thing(tmp_path: Path) -> None:
     assert len(answer.logprobs) == 1
     assert isinstance(answer.logprobs[0], TokenLogprobs)
     assert len(answer.logprobs[0].top) == 300
+
+
+@pytest.mark.parametrize("instructions", EACH_INSTRUCTIONS)
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_every_instruction_set_gives_the_same_answers(quantization: str, instructions: str, tmp_path: Path) -> None:
+    uri, _ = tiny(tmp_path)
+    fastest, named = (
+        serve(engine(uri, quantization=quantization, kernels=kernels), everything())
+        for kernels in ("native", instructions)
+    )
+    assert named == fastest

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.engine.compiled_operations import random
+from support.engine.compiled_operations import coded, paged, random
 
 from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Attention, Batch, Coded, Draw, KVPages, native, reference
 
 PLAIN = reference.Reference()
-
-
-def paged(lengths: list[tuple[int, int]], page_size: int, seed: int = 0) -> tuple[Batch, int]:
-    """A batch of (new tokens, context with them), its pages scattered over a pool, and the pool's size."""
-    needed = [-(-context // page_size) for _, context in lengths]
-    pages = sum(needed) + 3
-    order = torch.randperm(pages, generator=torch.Generator().manual_seed(seed)).tolist()
-    table = torch.zeros(len(lengths), max(needed), dtype=torch.int32)
-    positions, slots, first = [], [], [0]
-    for row, ((count, context), size) in enumerate(zip(lengths, needed, strict=True)):
-        own = [order.pop() for _ in range(size)]
-        table[row, :size] = torch.tensor(own, dtype=torch.int32)
-        for position in range(context - count, context):
-            positions.append(position)
-            slots.append(own[position // page_size] * page_size + position % page_size)
-        first.append(first[-1] + count)
-    integers = [torch.tensor(values, dtype=torch.int32) for values in (positions, slots, first)]
-    context = torch.tensor([context for _, context in lengths], dtype=torch.int32)
-    return Batch(*integers, context, table, torch.zeros(0, dtype=torch.int64)), pages
 
 
 @pytest.mark.parametrize("rows", [*range(1, 14), 64, 97, 200])
@@ -58,12 +39,6 @@ def test_a_row_does_not_depend_on_its_batch(compiled: native.Native, int8: bool,
     whole = linear(x)
     for begin, end in ((0, 1), (3, 10), (97, 150), (140, 147)):
         assert torch.equal(linear(x[begin:end].contiguous()), whole[begin:end])
-
-
-def coded(n: int, k: int, bits: int, group: int) -> Coded:
-    codes = torch.randint(0, 2**bits, (n, k), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    scales, offsets = (random(n, k // group, seed=seed).half().float() for seed in (2, 3))
-    return Coded(codes, scales, offsets, bits)
 
 
 STORED = {
