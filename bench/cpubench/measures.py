@@ -15,6 +15,7 @@ class Answer:
     times: tuple[float, ...]
     prompt_tokens: int
     output_tokens: int
+    text: str = ""
 
 
 @dataclass(frozen=True)

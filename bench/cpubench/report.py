@@ -1,4 +1,4 @@
-"""Medians over the rounds, the ratios that the README names, and how they are shown: table, JSON, picture."""
+"""Medians over the rounds, and how they and their verdicts are shown: table, JSON, picture."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import peers
 from rich.console import Console
@@ -15,64 +16,22 @@ from rich.table import Table
 
 from cpubench.measures import Measured
 from cpubench.systems import System, threads
+from cpubench.targets import Ratio
 
-VLLMS = ("vllm", "vllm-bf16", "vllm-bf16-ngram")
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Our number over a peer's; `value` is None when one of the two was not measured. `most`: the limit is the largest allowed
-    value (times between tokens), otherwise the least (output tokens/s)."""
-
-    name: str
-    value: float | None
-    limit: float
-    most: bool = False
-
-    @property
-    def missed(self) -> bool:
-        return self.value is not None and (self.value > self.limit if self.most else self.value < self.limit)
-
-    @property
-    def target(self) -> str:
-        return f"at {'most' if self.most else 'least'} {self.limit:.1f}x"
+R = TypeVar("R")  # a dataclass of numbers with the name of its `system`
 
 
-def medians(runs: Sequence[Measured]) -> dict[str, Measured]:
+def medians(runs: Sequence[R]) -> dict[str, R]:
     """Return by system one run's shape, with the median of every number over the rounds."""
-    by_system: dict[str, list[Measured]] = {}
+    by_system: dict[str, list[Any]] = {}
     for run in runs:
-        by_system.setdefault(run.system, []).append(run)
+        by_system.setdefault(getattr(run, "system"), []).append(run)  # noqa: B009 (R has no bound with fields)
     return {system: _median(same) for system, same in by_system.items()}
 
 
-def _median(runs: Sequence[Measured]) -> Measured:
-    numbers = [field.name for field in fields(Measured) if field.name != "system"]
+def _median(runs: Sequence[Any]) -> Any:
+    numbers = [field.name for field in fields(runs[0]) if isinstance(getattr(runs[0], field.name), int | float)]
     return replace(runs[0], **{name: statistics.median(getattr(run, name) for run in runs) for name in numbers})
-
-
-def ratios(middle: Mapping[str, Measured]) -> list[Ratio]:
-    """Throughput must not be bought with streams that falter: the p95 between tokens is judged like the tokens/s."""
-    speed = {system: run.tokens_per_s for system, run in middle.items()}
-    gap = {system: run.itl_p95 for system, run in middle.items()}
-    fastest = max((name for name in VLLMS if name in speed), key=lambda name: speed[name], default="")
-
-    def ratio(
-        values: Mapping[str, float], ours: str, theirs: str, name: str, limit: float, most: bool = False
-    ) -> Ratio:
-        known = ours in values and values.get(theirs)
-        return Ratio(name, values[ours] / values[theirs] if known else None, limit, most)
-
-    return [
-        ratio(speed, "pagefleet", "vllm", "tokens/s, pagefleet / vllm (both float32)", 1.5),
-        ratio(speed, "pagefleet", "transformers", "tokens/s, pagefleet / transformers, static batches", 5.0),
-        ratio(speed, "pagefleet-int8", fastest, "tokens/s, pagefleet-int8 / the fastest of vLLM's", 3.0),
-        ratio(speed, "pagefleet-int8", "llama", "tokens/s, pagefleet-int8 / llama (Q4_1)", 1.0),
-        ratio(gap, "pagefleet", "vllm", "p95 between tokens, pagefleet / vllm (both float32)", 1.0, most=True),
-        ratio(
-            gap, "pagefleet-int8", fastest, "p95 between tokens, pagefleet-int8 / the fastest of vLLM's", 1.0, most=True
-        ),
-    ]
 
 
 def show(console: Console, runs: Sequence[Measured], systems: Mapping[str, System]) -> None:
@@ -100,12 +59,15 @@ def show(console: Console, runs: Sequence[Measured], systems: Mapping[str, Syste
         fewer = middle[name].requests < most
         count_said = f"; the first {middle[name].requests:.0f} of the requests only" if fewer else ""
         console.print(f"  {name}: {systems[name].what}{count_said}", highlight=False)
-    for ratio in ratios(middle):
-        if ratio.value is None:
-            console.print(f"  {ratio.name}: not measured (target: {ratio.target})", highlight=False)
-        else:
-            verdict = "[red]missed[/]" if ratio.missed else "[green]met[/]"
-            console.print(f"  {ratio.name}: {ratio.value:.2f}x (target: {ratio.target}, {verdict})", highlight=False)
+
+
+def verdicts(console: Console, ratios: Sequence[Ratio]) -> None:
+    for ratio in ratios:
+        value = "not measured" if ratio.value is None else f"{ratio.value:.2f}{ratio.unit}"
+        judged = "" if ratio.limit is None else f"target: {ratio.target}"
+        if judged and ratio.value is not None:
+            judged += ", [red]missed[/]" if ratio.missed else ", [green]met[/]"
+        console.print(f"  {ratio.name}: {value}{f' ({judged})' if judged else ''}", highlight=False)
 
 
 def machine() -> dict[str, str | int]:
@@ -113,16 +75,22 @@ def machine() -> dict[str, str | int]:
     return {"cpu": names[0].partition(":")[2].strip() if names else platform.machine(), "cores": threads()}
 
 
-def write_json(path: Path, runs: Sequence[Measured], settings: Mapping[str, object], systems: Sequence[System]) -> None:
-    middle = medians(runs)
+def write_json(
+    path: Path,
+    runs: Sequence[Any],
+    settings: Mapping[str, object],
+    systems: Sequence[System],
+    ratios: Sequence[Ratio] = (),
+) -> None:
+    """`runs` are dataclasses of one kind, one for each round and system."""
     document = {
         "machine": machine(),
         "versions": peers.versions(),
         "settings": dict(settings),
-        "commands": {system.name: [Path(part).name for part in system.command(0)] for system in systems},
+        "commands": {system.name: [part.rpartition("/")[2] for part in system.command(0)] for system in systems},
         "environments": {system.name: _named(system.environment) for system in systems},
-        "medians": {name: asdict(run) for name, run in middle.items()},
-        "ratios": [asdict(ratio) for ratio in ratios(middle)],
+        "medians": {name: asdict(run) for name, run in medians(runs).items()},
+        "ratios": [asdict(ratio) for ratio in ratios],
         "runs": [asdict(run) for run in runs],
     }
     path.write_text(json.dumps(document, indent=1) + "\n")

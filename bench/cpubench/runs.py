@@ -49,14 +49,18 @@ def warm_up(served: Running) -> None:
 def once(served: Running, requests: Sequence[Request], log: Path, limit: float = TIMEOUT) -> Measured:
     """One run on a system that is ready. Raises RuntimeError when it fails, or takes more than `limit` seconds."""
     others = Others(served)
+    return summarise(served.system.name, answers(served, requests, log, limit), served.measured(), others.share())
+
+
+def answers(served: Running, requests: Sequence[Request], log: Path, limit: float = TIMEOUT) -> list[Answer]:
+    """Ask for all of them at their times. Raises RuntimeError like `once`."""
     try:
-        answers = (_streamed if served.system.streams else _in_batches)(served, requests, limit)
+        return (_streamed if served.system.streams else _in_batches)(served, requests, limit)
     except TimeoutError as error:
         raise RuntimeError(f"{served.system.name}: not done after {limit:.0f} s") from error
     except (ExceptionGroup, OSError, ValueError) as error:
         causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         raise RuntimeError(f"{served.system.name}: {causes[0]!r}; its log ends:\n{tail(log)}") from error
-    return summarise(served.system.name, answers, served.measured(), others.share())
 
 
 class Others:

@@ -23,12 +23,14 @@ class Answers(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt as token ids, how many tokens to generate and at which temperature, and when it is sent (seconds from the start)."""
+    """A prompt as token ids, how many tokens to generate and at which temperature, and when it is sent (seconds from the start).
+    to_the_end: the model may end the answer before it has so many tokens."""
 
     prompt: tuple[int, ...]
     output: int
     at: float = 0.0
     temperature: float = 0.0
+    to_the_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,12 @@ def make(
         end = start + PROMPTS.draw(generator)
         requests.append(Request(tuple(text[start:end]), OUTPUTS.draw(generator), 0.0, answers.temperature))
     return requests
+
+
+def alike(text: Sequence[int], count: int, seed: int, prompt: int, output: int, answers: Answers) -> list[Request]:
+    """`count` requests of one length each way, their prompts from different places of `text`."""
+    starts = random.Random(seed).sample(range(len(text) - prompt), count)
+    return [Request(tuple(text[start : start + prompt]), output, 0.0, answers.temperature) for start in starts]
 
 
 def spread(requests: Sequence[Request], per_second: float, seed: int) -> list[Request]:

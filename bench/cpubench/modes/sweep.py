@@ -9,6 +9,7 @@ import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from cpubench import runs, workload
 from cpubench.measures import Measured
+from cpubench.rounds import Rounds
 from cpubench.servers import running
 from cpubench.systems import System
 
@@ -35,22 +37,49 @@ class Point:
     measured: Measured
 
 
-def sweep(
-    system: System,
-    text: Sequence[int],
-    count: int,
-    seed: int,
-    fractions: Sequence[float],
-    rates: Sequence[float],
-    answers: workload.Answers,
-    log: Path,
-    say: Callable[[str], None],
+@dataclass(frozen=True)
+class Settings:
+    """count: requests of a run. fractions: of a system's own saturation; rates: requests per second, the same for all."""
+
+    count: int
+    seed: int
+    fractions: Sequence[float]
+    rates: Sequence[float]
+    answers: workload.Answers
+
+
+def measure(
+    rounds: Rounds, systems: Sequence[System], text: Sequence[int], settings: Settings, json_file: Path | None
+) -> bool:
+    """Measure and show the systems, with other requests in each round; whether all were measured.
+
+    What is known is in the file after every system.
+    """
+    points: list[Point] = []
+
+    def step(system: System, log: Path, number: int) -> list[Point]:
+        found = _sweep(system, text, replace(settings, seed=settings.seed + number), log, rounds.say)
+        points.extend(found)
+        if json_file:
+            _write_json(json_file, points)
+        return found
+
+    streaming = [system for system in systems if system.streams]
+    rounds.every({system.name: partial(step, system) for system in streaming})
+    if points:
+        _show(rounds.console, points)
+    return len(points) == len(streaming) * rounds.count * (1 + len(settings.fractions) + len(settings.rates))
+
+
+def _sweep(
+    system: System, text: Sequence[int], settings: Settings, log: Path, say: Callable[[str], None]
 ) -> list[Point]:
     """One start of the system: its saturation, every fraction of it, every rate, each with requests of its own.
 
     A rate that the system does not keep up with ends after a bounded time; it is reported and left out. Raises RuntimeError when
     the system does not start, or not all requests at once are answered.
     """
+    count, seed, answers = settings.count, settings.seed, settings.answers
     with running(system, log) as served:
         say(f"{system.name}: ready after {served.ready_s:.0f} s; {count} requests at once")
         runs.warm_up(served)
@@ -58,7 +87,8 @@ def sweep(
         most = full.requests / full.makespan_s
         points = [Point(system.name, FULL, most, full)]
         say(f"{system.name}: {most:.2f} requests/s, {full.tokens_per_s:.0f} tok/s in {full.makespan_s:.0f} s")
-        planned = [(fraction, fraction * most) for fraction in fractions] + [(GIVEN, rate) for rate in rates]
+        planned = [(fraction, fraction * most) for fraction in settings.fractions]
+        planned += [(GIVEN, rate) for rate in settings.rates]
         for part, (fraction, rate) in enumerate(planned, 1):
             requests = workload.spread(workload.make(text, count, seed, part, answers), rate, seed)
             limit = MAX_TIMES * requests[-1].at + SPARE_SECONDS
@@ -73,7 +103,7 @@ def sweep(
     return points
 
 
-def medians(points: Sequence[Point]) -> list[Point]:
+def _medians(points: Sequence[Point]) -> list[Point]:
     """Return the medians of the rounds, by system and fraction or given rate."""
     groups: dict[tuple[str, float, float], list[Point]] = {}
     for point in points:
@@ -91,7 +121,7 @@ def medians(points: Sequence[Point]) -> list[Point]:
     return middle
 
 
-def show(console: Console, points: Sequence[Point]) -> None:
+def _show(console: Console, points: Sequence[Point]) -> None:
     rounds = max(sum(point.fraction == FULL and point.system == one.system for point in points) for one in points)
     table = Table(
         title=f"Poisson arrivals at fractions of each system's own saturation, or as given; median of {rounds}"
@@ -100,7 +130,7 @@ def show(console: Console, points: Sequence[Point]) -> None:
     for heading in ("of saturation", "requests/s", "output tok/s", "TTFT p50", "p95 ms", "ITL p50", "p95 ms",
                     "others' CPU %"):  # fmt: skip
         table.add_column(heading, justify="right")
-    middle = medians(points)
+    middle = _medians(points)
     for point in middle:
         run = point.measured
         table.add_row(
@@ -132,5 +162,5 @@ def _comparable(one: Point, other: Point) -> bool:
     return one.fraction == other.fraction == COMPARED
 
 
-def write_json(path: Path, points: Sequence[Point]) -> None:
+def _write_json(path: Path, points: Sequence[Point]) -> None:
     path.write_text(json.dumps([asdict(point) for point in points], indent=1) + "\n")
