@@ -28,7 +28,7 @@ from pagefleet_reference.markdown import cell, code, table
 from pagefleet_sidecar.metrics import Metrics as SidecarMetrics
 
 # What the engine adds to its info metric once the model is loaded.
-DESCRIBED = ("architecture", "model_impl", "kernels", "kv_cache_dtype", "weights")
+DESCRIBED = ("architecture", "model_impl", "kernels", "instructions", "kv_cache_dtype", "weights")
 INTRODUCTION = """\
 # Metrics
 

@@ -152,6 +152,7 @@ class Operations(Protocol):
     """All tensors are contiguous float32 on the CPU unless a method states otherwise."""
 
     name: str
+    instructions: str  # that they are compiled for; empty for torch's own
 
     def linear(
         self,

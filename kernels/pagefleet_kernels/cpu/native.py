@@ -89,7 +89,9 @@ class Native:
     name = "native"
 
     def __init__(self, threads: int, instructions: str = "", library: Any = None) -> None:
-        self._library = library or load(named(instructions).library)
+        chosen = None if library else named(instructions)
+        self.instructions = chosen.name if chosen else instructions
+        self._library = load(chosen.library) if chosen else library
         self._library.pagefleet_threads(threads)
 
     def linear(

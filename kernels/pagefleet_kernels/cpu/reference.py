@@ -65,6 +65,7 @@ class Reference:
     """Operations on any CPU that torch runs on. int8 is computed in float32 from rounded values."""
 
     name = "reference"
+    instructions = ""
 
     def linear(
         self,

@@ -77,7 +77,7 @@ class Engine:
         model = self.loaded.model.config
         return {
             "architecture": model.kind, "model_impl": self.loaded.model.implementation, "kernels": self._operations.name,
-            "kv_cache_dtype": self.loaded.kv_dtype, "weights": self.loaded.stored,
+            "instructions": self._operations.instructions, "kv_cache_dtype": self.loaded.kv_dtype, "weights": self.loaded.stored,
         }  # fmt: skip
 
     @property
