@@ -2,9 +2,12 @@
 
     python bench/cpu_products.py [--threads 2] [--rounds 15] [--json FILE]
 
-A figure is the time of the four products of a layer of SmolLM2-135M, the least of all rounds: other work on the machine makes a
-product longer, never shorter. The operations take turns. Each pass goes through six layers, so the weights come from beyond
-the second-level cache, as in a step of the engine.
+A figure is the time of the four products of a layer of SmolLM2-135M, each the least of all rounds: other work on the machine
+makes a product longer, never shorter. The operations take turns. A round goes through six layers, so the weights come from
+beyond the second-level cache, as in a step of the engine. torch uses AVX-512 where the processor has it. To see it as an
+older processor would run it:
+
+    ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 python bench/cpu_products.py
 """
 
 from __future__ import annotations
@@ -40,14 +43,14 @@ def measured(kinds: dict[str, Operations], stored: str, rounds: int) -> dict[int
     best: dict[int, dict[str, float]] = {}
     for rows in ROWS:
         inputs = [torch.randn(rows, k) for _, k in SHAPES] * LAYERS
-        least = dict.fromkeys(kinds, float("inf"))
+        least = {name: [float("inf")] * len(weights) for name in kinds}
         for _ in range(rounds):
             for name, products in made.items():
-                begin = time.perf_counter()
-                for product, x in zip(products, inputs, strict=True):
+                for index, (product, x) in enumerate(zip(products, inputs, strict=True)):
+                    begin = time.perf_counter()
                     product(x)
-                least[name] = min(least[name], (time.perf_counter() - begin) * 1e3 / LAYERS)
-        best[rows] = least
+                    least[name][index] = min(least[name][index], time.perf_counter() - begin)
+        best[rows] = {name: sum(seconds) * 1e3 / LAYERS for name, seconds in least.items()}
     return best
 
 
