@@ -60,6 +60,31 @@ def test_weights_that_are_stored_small_give_float32s_bits(compiled: native.Nativ
     assert torch.equal(PLAIN.linear(weight, bias, False)(x), PLAIN.linear(floats, bias, False)(x))
 
 
+@pytest.mark.parametrize("rows", [1, 6, 12, 13, 97, 200])
+@pytest.mark.parametrize("scale", [1.0, 1 + 2**-20], ids=["float16", "float32"])
+def test_int8_multiplies_the_codes_of_four_bits_themselves(compiled: native.Native, rows: int, scale: float) -> None:
+    halves, bias = coded(100, 192, 4, FINE_GROUP), random(100, seed=4)
+    weight = Coded(halves.codes, halves.scales * scale, halves.offsets * scale, 4)
+    assert weight.kept_by_int8
+    x, into = random(rows, 192, seed=5), random(rows, 100, seed=6)
+    values, scales = reference.quantise(x, FINE_GROUP)
+    expected = (values * scales.unsqueeze(2)).view(rows, 192).double() @ weight.floats().double().t() + bias
+    for operations in (compiled, PLAIN):
+        linear = operations.linear(weight, bias, True)
+        torch.testing.assert_close(linear(x).double(), expected, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(linear(x, into.clone()), linear(x) + into, rtol=1e-5, atol=1e-4)
+    linear = compiled.linear(weight, bias, True)
+    assert all(torch.equal(linear(x[row : row + 1]), linear(x)[row : row + 1]) for row in (0, rows // 2, rows - 1))
+
+
+def test_int8_makes_its_own_weights_of_other_codes(compiled: native.Native) -> None:
+    x = random(3, 192, seed=5)
+    for bits, group in ((8, 32), (8, 16), (4, 16)):
+        weight = coded(100, 192, bits, group)
+        assert not weight.kept_by_int8
+        assert torch.equal(compiled.linear(weight, None, True)(x), compiled.linear(weight.floats(), None, True)(x))
+
+
 def test_codes_below_one_another_have_the_finest_groups_and_the_most_bits(compiled: native.Native) -> None:
     parts = [coded(48, 96, 4, 32), coded(20, 96, 8, 16), coded(7, 96, 4, 16)]
     joined = Coded.below(parts)

@@ -110,4 +110,5 @@ class Preparation:
         return self._operations.linear(weight, bias, self._int8, group, gated)
 
     def _matrix(self, rows: dict[str, int], columns: int) -> torch.Tensor | Coded:
-        return self._weights.take_rows(rows, columns) if self._int8 else self._weights.take_compact(rows, columns)
+        """Return codes as codes where the product keeps them (`Coded.kept_by_int8`)."""
+        return self._weights.take_compact(rows, columns, most_bits=4 if self._int8 else 8)

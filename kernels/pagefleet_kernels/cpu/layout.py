@@ -85,6 +85,11 @@ class Coded:
     def group(self) -> int:
         return self.codes.shape[1] // self.scales.shape[1]
 
+    @property
+    def kept_by_int8(self) -> bool:
+        """Whether int8 products multiply the codes themselves; they make int8 weights of others."""
+        return self.bits == 4 and self.group == FINE_GROUP
+
     @classmethod
     def below(cls, parts: Sequence[Coded]) -> Coded:
         """Matrices below one another: codes of the most bits and the finest groups among them."""
@@ -164,8 +169,9 @@ class Operations(Protocol):
     ) -> Linear:
         """Prepare `weight` [n, k], float32, bfloat16 or float16. Operations that pack the weight do not hold the tensor.
 
-        int8 has groups of GROUP or FINE_GROUP elements. Fine groups lose less precision and take an eighth more time. A
-        product that is `gated` by one of ACTIVATIONS can be the first one of an MLP.
+        int8 has groups of GROUP or FINE_GROUP elements. Fine groups lose less precision and take an eighth more time. With
+        codes that are `kept_by_int8` only x is rounded, always in groups of FINE_GROUP. A product that is `gated` by one
+        of ACTIVATIONS can be the first one of an MLP.
         """
 
     def mlp(self, x: torch.Tensor, norm: Norm | None, gate_up: Any, down: Any, add: bool = True) -> torch.Tensor:

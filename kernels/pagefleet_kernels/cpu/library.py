@@ -10,7 +10,7 @@ from typing import Any
 
 from pagefleet_kernels.compile import INSTRUCTIONS, Instructions, here
 
-VERSION = 6
+VERSION = 7
 
 
 @cache

@@ -13,7 +13,7 @@ from pagefleet_kernels.cpu.layout import ACTIVATIONS, GROUP, Attention, Batch, C
 from pagefleet_kernels.cpu.library import AttentionJob, DrawJob, RopeJob, load, named
 
 # The values of `Storage` in source/linear.h.
-STORAGE_INT8, STORAGE_CODES = 1, {4: 2, 8: 3}
+STORAGE_INT8, STORAGE_CODES, STORAGE_CODES_INT8 = 1, {4: 2, 8: 3}, 6
 STORAGE = {torch.float32: 0, torch.bfloat16: 4, torch.float16: 5}
 
 
@@ -34,11 +34,11 @@ class NativeLinear:
         gated: str,
     ) -> None:
         scales = offsets = None
-        if group:
+        if isinstance(weight, Coded) and (weight.kept_by_int8 or not group):
+            storage = STORAGE_CODES_INT8 if group else STORAGE_CODES[weight.bits]
+            matrix, scales, offsets, group = weight.codes, weight.scales, weight.offsets, weight.group
+        elif group:
             matrix, storage = floats(weight), STORAGE_INT8
-        elif isinstance(weight, Coded):
-            matrix, storage, group = weight.codes, STORAGE_CODES[weight.bits], weight.group
-            scales, offsets = weight.scales, weight.offsets
         else:
             matrix, storage = weight, STORAGE[weight.dtype]
         self._library, self._n = library, matrix.shape[0]

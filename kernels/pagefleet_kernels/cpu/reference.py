@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from pagefleet_kernels.cpu.layout import GROUP, Attention, Batch, Coded, Draw, Experts, KVPages, Norm, floats
+from pagefleet_kernels.cpu.layout import FINE_GROUP, GROUP, Attention, Batch, Coded, Draw, Experts, KVPages, Norm, floats
 
 
 def quantise(x: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,7 +75,11 @@ class Reference:
         group: int = GROUP,
         gated: str = "",
     ) -> ReferenceLinear:
-        matrix = dequantise(floats(weight), group) if int8 else floats(weight)
+        matrix = floats(weight)
+        if int8 and isinstance(weight, Coded) and weight.kept_by_int8:
+            group = FINE_GROUP
+        elif int8:
+            matrix = dequantise(matrix, group)
         return ReferenceLinear(matrix, bias, group if int8 else 0, gated)
 
     def mlp(

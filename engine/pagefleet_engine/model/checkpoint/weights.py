@@ -68,11 +68,14 @@ class Weights:
             self._read(name, (count, columns), part)
         return result
 
-    def take_compact(self, rows: Mapping[str, int], columns: int) -> torch.Tensor | Coded:
-        """As `take_rows`, in the smallest form that has exactly the file's values: codes, or a dtype of two bytes."""
+    def take_compact(self, rows: Mapping[str, int], columns: int, most_bits: int = 8) -> torch.Tensor | Coded:
+        """As `take_rows`, in the smallest form that has exactly the file's values: codes, or a dtype of two bytes.
+
+        Codes of more than `most_bits` bits are not asked for.
+        """
         shapes = [(name, (count, columns)) for name, count in rows.items()]
         codes = [self._guarded(name, partial(self._coded, name)) for name in rows if name in self._readers]
-        parts = [part for part in codes if part is not None]
+        parts = [part for part in codes if part is not None and part.bits <= most_bits]
         if len(parts) == len(rows) and all(
             part.codes.shape == shape for part, (_, shape) in zip(parts, shapes, strict=True)
         ):

@@ -82,6 +82,8 @@ using Weights = __m512i;
 constexpr int kDeep = 4, kShift = 128;
 constexpr int kUnrollInt8 = 16;  // as a loop GCC moves every sum to another register and back
 inline Weights load_weights(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline Weights lower_codes(Weights both) { return _mm512_and_si512(both, _mm512_set1_epi8(15)); }
+inline Weights upper_codes(Weights both) { return lower_codes(_mm512_srli_epi16(both, 4)); }
 inline Ints dot(Ints sum, Weights weights, Ints activations) { return _mm512_dpbusd_epi32(sum, weights, activations); }
 inline void store(Small* p, Ints v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v)); }
 

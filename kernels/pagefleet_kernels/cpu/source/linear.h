@@ -14,8 +14,9 @@ namespace pagefleet {
 
 constexpr int64_t kColumns = 32;  // of one packed block: twice sixteen lanes
 
-// How weights are stored. kCodes4 and kCodes8: scale * code + offset, with a scale and an offset for each row and group.
-enum class Storage : int64_t { kFloat = 0, kInt8 = 1, kCodes4 = 2, kCodes8 = 3, kBfloat16 = 4, kHalf = 5 };
+// How weights are stored. kCodes4 and kCodes8: scale * code + offset, with a scale and an offset for each row and group;
+// kCodes4Int8: the same, for int8 activations.
+enum class Storage : int64_t { kFloat = 0, kInt8 = 1, kCodes4 = 2, kCodes8 = 3, kBfloat16 = 4, kHalf = 5, kCodes4Int8 = 6 };
 
 // The use of a product: it is y [rows, n], is added to y, or, for one gated by SiLU, silu(first half) * second half is
 // y [rows, n / 2]. Other activations follow their product: a branch to them here would cost every product registers.
@@ -36,6 +37,7 @@ struct Linear {
   int64_t group;  // elements of k that share a scale; 0 where there are none
   Activation activation;  // of a gated one
   int64_t blocks = 0, groups = 0, block_bytes = 0;
+  bool half_ends = false;  // of kCodes4Int8: scales and offsets are float16
   Array<uint8_t> packed = {};  // [blocks][block_bytes]
   Array<float> bias = {};      // [blocks * 32], or empty
 
@@ -58,6 +60,20 @@ struct Linear {
   void rows_of(int64_t index, Body body) const {
     for (int half = 0; half < 2; ++half)
       for (int64_t i = 0; i < columns(index, half); ++i) body(half * 16 + i, column(index, half) + i);
+  }
+
+  // Of kCodes4Int8: the bytes of a group's codes, its 32 scales and its 32 offsets.
+  int64_t code_group_bytes() const {
+    return kColumns * (group / 2 + 2 * int64_t(half_ends ? sizeof(Half) : sizeof(float)));
+  }
+
+  // Sixteen of a group's scales or offsets from `index` on, and one.
+  Floats end(const uint8_t* ends, int64_t index) const {
+    return half_ends ? load(reinterpret_cast<const Half*>(ends) + index) : load(reinterpret_cast<const float*>(ends) + index);
+  }
+  void set_end(uint8_t* ends, int64_t index, float value) const {
+    if (half_ends) store1(reinterpret_cast<Half*>(ends) + index, value);
+    else store1(reinterpret_cast<float*>(ends) + index, value);
   }
 
   void allocate(int64_t bytes_of_block) {

@@ -15,7 +15,7 @@ Pool* pool = nullptr;
 #pragma GCC visibility push(default)
 extern "C" {
 
-int pagefleet_version() { return 6; }
+int pagefleet_version() { return 7; }
 
 void pagefleet_threads(int threads) {
   if (pool == nullptr) pool = new Pool(threads);  // for the life of the process, as its threads are

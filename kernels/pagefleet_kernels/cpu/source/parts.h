@@ -200,6 +200,12 @@ inline Floats code(Ints eight, int index) {
 inline Weights load_weights(const uint8_t* p) {
   return ints([&](int i) { return part_of_weights(p + i * kWidth * kDeep); });
 }
+inline Weights lower_codes(Weights both) {  // what a shift moves from one weight to the next one is masked
+  return ints([&](int i) { return both.part[i] & (kDeep == 4 ? 0x0f0f0f0f : 0x000f000f); });
+}
+inline Weights upper_codes(Weights both) {
+  return lower_codes(ints([&](int i) { return both.part[i] >> 4; }));
+}
 inline Ints dot(Ints sum, Weights weights, Ints activations) {
   return ints([&](int i) { return dot(sum.part[i], weights.part[i], activations.part[i]); });
 }

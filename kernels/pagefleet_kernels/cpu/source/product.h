@@ -14,6 +14,7 @@ inline void pack(Pool& pool, Linear& linear, const void* weight, const float* sc
   const auto in_pairs = [](int64_t column) { return column % 16 * 2 + column / 16; };
   switch (linear.storage) {
     case Storage::kInt8: return pack_int8(pool, linear, static_cast<const float*>(weight));
+    case Storage::kCodes4Int8: return pack_codes_int8(pool, linear, static_cast<const uint8_t*>(weight), scales, offsets);
     case Storage::kCodes4:
     case Storage::kCodes8: return pack_codes(pool, linear, static_cast<const uint8_t*>(weight), scales, offsets);
     case Storage::kBfloat16: return pack_plain(pool, linear, static_cast<const uint16_t*>(weight), in_pairs);
@@ -39,8 +40,9 @@ inline void apply(Pool& pool, const Linear& linear, Input input, int64_t rows, f
   const int64_t stride = into == Into::kGate ? linear.n / 2 : linear.n;
   switch (linear.storage) {
     case Storage::kInt8:
-      if (linear.group == 64) return apply_int8<64>(pool, linear, input, rows, y, stride, into);
-      return apply_int8<32>(pool, linear, input, rows, y, stride, into);
+      if (linear.group == 64) return apply_int8<64, Form::kInt8>(pool, linear, input, rows, y, stride, into);
+      return apply_int8<32, Form::kInt8>(pool, linear, input, rows, y, stride, into);
+    case Storage::kCodes4Int8: return apply_int8<kCodesGroup, Form::kCodes4>(pool, linear, input, rows, y, stride, into);
     case Storage::kCodes4: return apply_float<Storage::kCodes4>(pool, linear, input, rows, y, stride, into);
     case Storage::kCodes8: return apply_float<Storage::kCodes8>(pool, linear, input, rows, y, stride, into);
     case Storage::kBfloat16: return apply_float<Storage::kBfloat16>(pool, linear, input, rows, y, stride, into);
