@@ -34,11 +34,11 @@ class NativeLinear:
         gated: str,
     ) -> None:
         scales = offsets = None
-        if isinstance(weight, Coded) and (weight.kept_by_int8 or not group):
+        if group and not (isinstance(weight, Coded) and weight.kept_by_int8):
+            matrix, storage = floats(weight), STORAGE_INT8
+        elif isinstance(weight, Coded):
             storage = STORAGE_CODES_INT8 if group else STORAGE_CODES[weight.bits]
             matrix, scales, offsets, group = weight.codes, weight.scales, weight.offsets, weight.group
-        elif group:
-            matrix, storage = floats(weight), STORAGE_INT8
         else:
             matrix, storage = weight, STORAGE[weight.dtype]
         self._library, self._n = library, matrix.shape[0]

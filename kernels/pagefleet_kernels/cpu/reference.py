@@ -8,7 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from pagefleet_kernels.cpu.layout import FINE_GROUP, GROUP, Attention, Batch, Coded, Draw, Experts, KVPages, Norm, floats
+from pagefleet_kernels.cpu.layout import (
+    FINE_GROUP,
+    GROUP,
+    Attention,
+    Batch,
+    Coded,
+    Draw,
+    Experts,
+    KVPages,
+    Norm,
+    floats,
+)
 
 
 def quantise(x: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor]:

@@ -31,6 +31,8 @@ def products(ops: native.Native) -> dict[str, torch.Tensor]:
         for stored, weight in small.items():
             x = random(rows, 191 if stored.endswith("float16") else 192, seed=rows)
             found[f"product of {rows} rows, {stored}"] = ops.linear(weight, None, False)(x, random(rows, 70, seed=4))
+        x, weight = random(rows, 192, seed=rows), coded(70, 192, 4, FINE_GROUP)
+        found[f"product of {rows} rows, int8 with codes"] = ops.linear(weight, random(70, seed=3), True)(x)
     return found
 
 
