@@ -14,6 +14,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from email.parser import Parser
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -225,16 +226,15 @@ def say(line: str) -> None:
 
 
 def _of_shape(shape: Shape) -> dict[str, Maker]:
-    makers: dict[str, Maker] = {}
-    if shape is not Shape.SMOLLM2:
-        makers[shape] = (lambda: whole(float_folder(shape)), lambda: make_shape(shape))
-    for form in Form:
-        makers[f"{shape}-{form}"] = (
-            lambda form=form: whole(quantised_folder(shape, form)),
-            lambda form=form: make_quantised(shape, form),
-        )
-    makers[f"{shape}-q4_0"] = (lambda: q4_0_file(shape).exists(), lambda: make_q4_0(shape))
-    return makers
+    def folder(made: Path, make: Callable[[], None]) -> Maker:
+        return (lambda: whole(made), make)
+
+    makers = {
+        f"{shape}-{form}": folder(quantised_folder(shape, form), partial(make_quantised, shape, form)) for form in Form
+    }
+    makers[f"{shape}-q4_0"] = (lambda: q4_0_file(shape).exists(), partial(make_q4_0, shape))
+    floats = folder(float_folder(shape), partial(make_shape, shape))
+    return makers if shape is Shape.SMOLLM2 else {shape: floats, **makers}
 
 
 MAKERS: dict[str, Maker] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -26,13 +26,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rounds:
-    """folder: of the systems' logs. quiet_timeout: seconds to wait for a quiet machine before a run; repeats: of a disturbed run."""
+    """folder: of the systems' logs. quiet_timeout: seconds to wait for a quiet machine before a run; repeats: of a disturbed run.
+    failed: the systems that a round had to leave out."""
 
     console: Console
     count: int
     folder: Path
     quiet_timeout: float
     repeats: int
+    failed: list[str] = field(default_factory=list)
 
     def every(self, steps: Mapping[str, Callable[[Path, int], Sequence[T]]]) -> list[T]:
         """`steps` measure a system each, by its name; they get a log and the round's number. A system that fails is left out of the
@@ -44,6 +46,7 @@ class Rounds:
                 try:
                     measured += steps[name](self.folder / f"{name}-{number}.log", number)
                 except RuntimeError as error:
+                    self.failed.append(name)
                     self.console.print(str(error), style="red", markup=False)
         return measured
 

@@ -84,7 +84,10 @@ def _bench(rounds: Rounds, shape: Shape, log: Path, _: int) -> list[Stream]:
     ]  # fmt: skip
     runs.await_quiet(rounds.quiet_timeout)
     with log.open("w") as errors:
-        ended = subprocess.run(line, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=TIMEOUT, check=False)
+        try:
+            ended = subprocess.run(line, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=TIMEOUT, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(str(error)) from error
     if ended.returncode:
         raise RuntimeError(f"llama-bench ended with {ended.returncode}; its log ends:\n{tail(log)}")
     return parse(ended.stdout)
