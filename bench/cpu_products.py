@@ -20,8 +20,6 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels"))
-
 from pagefleet_kernels.cpu import Coded, Operations, library, operations
 
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))  # n, k: qkv, output, gate and up, down

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels"))
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
 from pagefleet_engine.runner.cpu.engine import Engine
+from pagefleet_kernels.compile import features
 from pagefleet_simulator.fleet.fit import Measured, fit
 from pagefleet_simulator.fleet.profile import Profile, Startup, dump
 
@@ -137,8 +138,7 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     model = next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), "")
-    flags = next((line for line in text.splitlines() if line.startswith("flags")), "").split()
-    wide = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in flags]
+    wide = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in features()]
     return f"{model or platform.machine()}, {len(os.sched_getaffinity(0))} cores, {' '.join(wide)}".strip(", ")
 
 

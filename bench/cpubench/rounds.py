@@ -50,13 +50,17 @@ class Rounds:
                     self.console.print(str(error), style="red", markup=False)
         return measured
 
-    def least_disturbed(self, measure: Callable[[], D]) -> D:
-        """The run that the rest of the machine disturbed least; its speed plays no part in the choice."""
-        tried: list[D] = []
-        while not tried or (min(run.others_cpu for run in tried) > runs.QUIET and len(tried) <= self.repeats):
-            runs.await_quiet(self.quiet_timeout)
-            tried.append(measure())
-        return min(tried, key=lambda run: run.others_cpu)
+    def least_disturbed(self, measure: Callable[[Path], D]) -> Callable[[Path, int], list[D]]:
+        """A step of one run: that which the rest of the machine disturbed least. Its speed plays no part in the choice."""
+
+        def step(log: Path, _: int) -> list[D]:
+            tried: list[D] = []
+            while not tried or (min(run.others_cpu for run in tried) > runs.QUIET and len(tried) <= self.repeats):
+                runs.await_quiet(self.quiet_timeout)
+                tried.append(measure(log))
+            return [min(tried, key=lambda run: run.others_cpu)]
+
+        return step
 
     def say(self, line: str) -> None:
         self.console.print(f"{time.strftime('%H:%M:%S')} {line}", markup=False, highlight=False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -40,6 +41,14 @@ def measure(system: System, requests: Sequence[Request], log: Path) -> Measured:
         return once(served, requests[: system.most], log)
 
 
+@contextlib.contextmanager
+def warmed(system: System, log: Path) -> Iterator[tuple[Running, Others]]:
+    """A system that streams, ready and warmed up, and what others use from now on. Raises RuntimeError as `running`."""
+    with running(system, log) as served:
+        warm_up(served)
+        yield served, Others(served)
+
+
 def warm_up(served: Running) -> None:
     """Two short requests, one after the other: whatever is made at the first request is not measured."""
     for request in WARM_UP:
@@ -61,6 +70,11 @@ def answers(served: Running, requests: Sequence[Request], log: Path, limit: floa
     except (ExceptionGroup, OSError, ValueError) as error:
         causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         raise RuntimeError(f"{served.system.name}: {causes[0]!r}; its log ends:\n{tail(log)}") from error
+
+
+def one_by_one(served: Running, requests: Sequence[Request], log: Path) -> list[Answer]:
+    """Ask for each when the one before has ended. Raises RuntimeError like `once`."""
+    return [answers(served, [request], log)[0] for request in requests]
 
 
 class Others:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).with_name("cpu")
@@ -58,6 +59,16 @@ def here() -> list[Instructions]:
     """Return the instruction sets of this machine's architecture, whether this processor has them or not."""
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     return [one for one in INSTRUCTIONS if one.machine == machine]
+
+
+@cache
+def features() -> frozenset[str]:
+    """Return what instructions this processor has, as /proc/cpuinfo names them; none where the system is not Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
 
 
 def fresh(library: Path) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from pagefleet_kernels.compile import features
+
 PACKAGE = "llama.cpp-tools"
 SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian sid main\n"
 MADE = "version"  # the file of the folder that is written last
@@ -76,7 +78,7 @@ def command(folder: Path, program: str) -> list[str]:
     loader = next(libraries.glob("ld-linux*.so.*"))
     paths = (libraries, libraries / "llama", libraries / "ggml")
     return [
-        "env", f"GGML_BACKEND_PATH={backend(libraries / 'ggml/backends0', _flags())}",
+        "env", f"GGML_BACKEND_PATH={backend(libraries / 'ggml/backends0', features())}",
         str(loader), "--library-path", ":".join(map(str, paths)), str(folder / "root/usr/bin" / program),
     ]  # fmt: skip
 
@@ -85,11 +87,6 @@ def backend(folder: Path, flags: frozenset[str]) -> Path:
     """The best build of the CPU backend for a processor's flags. Raises StopIteration where none of them is there."""
     builds = (folder / f"libggml-cpu-{name}.so" for name, needed in VARIANTS if needed <= flags)
     return next(path for path in builds if path.exists())
-
-
-def _flags() -> frozenset[str]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return frozenset(next((row for row in lines if row.startswith("flags")), "").split())
 
 
 def quantise(folder: Path, source: Path, target: Path, form: str) -> None:

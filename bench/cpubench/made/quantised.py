@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     import torch
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-# The output of each eight that lies in a word's nibble 0, 1, ...
-# https://github.com/casper-hansen/AutoAWQ/blob/main/awq/utils/packing_utils.py
-AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 GROUP = 128  # columns that share a scale in most published AWQ models
 
 
@@ -72,24 +69,15 @@ def w8a8(weight: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def awq(weight: torch.Tensor, group: int) -> dict[str, torch.Tensor]:
     """[out, in] -> qweight [in, out / 8] int32, qzeros [in / group, out / 8] int32, scales [in / group, out] float16."""
+    from pagefleet_engine.model.checkpoint.integers import awq_words
+
     rows, columns = weight.shape
     groups = weight.float().view(rows, columns // group, group)
     low, high = groups.amin(2), groups.amax(2)
     scales = ((high - low).clamp(min=1e-5) / 15).half()
     zeros = (-low / scales.float()).round_().clamp_(0, 15)
     codes = ((groups / scales.float().unsqueeze(2)).round_() + zeros.unsqueeze(2)).clamp_(0, 15)
-    return {"qweight": _words(codes.view(rows, columns).t()), "qzeros": _words(zeros.t()), "scales": scales.t()}
-
-
-def _words(values: torch.Tensor) -> torch.Tensor:
-    """[n, 8 m] values 0 to 15 -> [n, m] int32 words."""
-    import torch
-
-    eights = values.to(torch.int32).reshape(values.shape[0], -1, 8)
-    words = torch.zeros(eights.shape[:2], dtype=torch.int32)
-    for nibble, column in enumerate(AWQ_ORDER):
-        words |= eights[:, :, column] << (4 * nibble)
-    return words
+    return {"qweight": awq_words(codes.view(rows, columns).t()), "qzeros": awq_words(zeros.t()), "scales": scales.t()}
 
 
 W8A8: Mapping[str, Any] = {

@@ -15,16 +15,14 @@ from cpubench.workload import Request
 
 def measure(rounds: Rounds, systems: Sequence[System], requests: Sequence[Request]) -> list[Measured]:
     """Measure and show the systems; those that failed are missing."""
-    measured = rounds.every({system.name: partial(_round, rounds, system, requests) for system in systems})
+    steps = {system.name: rounds.least_disturbed(partial(_once, rounds, system, requests)) for system in systems}
+    measured = rounds.every(steps)
     if measured:
         report.show(rounds.console, measured, {system.name: system for system in systems})
     return measured
 
 
-def _round(rounds: Rounds, system: System, requests: Sequence[Request], log: Path, _: int) -> list[Measured]:
-    def once() -> Measured:
-        run = runs.measure(system, requests, log)
-        rounds.say(f"  {run.tokens_per_s:.1f} tok/s in {run.makespan_s:.1f} s (others used {run.others_cpu:.0f} % CPU)")
-        return run
-
-    return [rounds.least_disturbed(once)]
+def _once(rounds: Rounds, system: System, requests: Sequence[Request], log: Path) -> Measured:
+    run = runs.measure(system, requests, log)
+    rounds.say(f"  {run.tokens_per_s:.1f} tok/s in {run.makespan_s:.1f} s (others used {run.others_cpu:.0f} % CPU)")
+    return run

@@ -17,7 +17,6 @@ from rich.table import Table
 from cpubench import report, runs
 from cpubench.measures import Answer, makespan
 from cpubench.rounds import Rounds
-from cpubench.servers import running
 from cpubench.systems import System
 from cpubench.workload import Request
 
@@ -58,22 +57,16 @@ def requests(text: str, encode: Callable[[str], Sequence[int]]) -> list[Request]
 
 def measure(rounds: Rounds, systems: Sequence[System], asked: Sequence[Request]) -> list[Spoken]:
     """Measure and show the systems; those that failed are missing."""
-    measured = rounds.every({system.name: partial(_round, rounds, system, asked) for system in systems})
+    measured = rounds.every({system.name: rounds.least_disturbed(partial(_once, system, asked)) for system in systems})
     if measured:
         _show(rounds.console, report.medians(measured), len(asked), rounds.count)
     return measured
 
 
-def _round(rounds: Rounds, system: System, asked: Sequence[Request], log: Path, _: int) -> list[Spoken]:
-    return [rounds.least_disturbed(lambda: _once(system, asked, log))]
-
-
 def _once(system: System, asked: Sequence[Request], log: Path) -> Spoken:
     """Raises RuntimeError with the end of the system's log when it fails."""
-    with running(system, log) as served:
-        runs.warm_up(served)
-        others = runs.Others(served)
-        single = [runs.answers(served, [request], log)[0] for request in asked]
+    with runs.warmed(system, log) as (served, others):
+        single = runs.one_by_one(served, asked, log)
         together = runs.answers(served, asked, log)
         return Spoken(
             system.name, _tokens(single) / sum(answer.times[-1] - answer.sent for answer in single),

@@ -18,7 +18,7 @@ from cpubench import report, runs
 from cpubench.made import llama
 from cpubench.measures import Answer
 from cpubench.rounds import Rounds
-from cpubench.servers import running, tail
+from cpubench.servers import tail
 from cpubench.shapes import Shape
 from cpubench.systems import System, threads
 from cpubench.targets import GENERATION
@@ -44,7 +44,7 @@ class Stream:
 
 def measure(rounds: Rounds, systems: Sequence[System], requests: Sequence[Request], shape: Shape) -> list[Stream]:
     """Measure and show the systems, and llama-bench where it is there; those that failed are missing."""
-    steps = {system.name: partial(_round, rounds, system, requests) for system in systems}
+    steps = {system.name: rounds.least_disturbed(partial(_once, system, requests)) for system in systems}
     if llama.made(peers.llama_folder()) and peers.q4_0_file(shape).exists():
         steps["llama-bench"] = partial(_bench, rounds, shape)
     measured = rounds.every(steps)
@@ -53,16 +53,10 @@ def measure(rounds: Rounds, systems: Sequence[System], requests: Sequence[Reques
     return measured
 
 
-def _round(rounds: Rounds, system: System, requests: Sequence[Request], log: Path, _: int) -> list[Stream]:
-    return [rounds.least_disturbed(lambda: _once(system, requests, log))]
-
-
 def _once(system: System, requests: Sequence[Request], log: Path) -> Stream:
     """Start, rest, warm up, ask one after the other, end. Raises RuntimeError with the end of the system's log when it fails."""
-    with running(system, log) as served:
-        runs.warm_up(served)
-        others = runs.Others(served)
-        answers = [runs.answers(served, [request], log)[0] for request in requests]
+    with runs.warmed(system, log) as (served, others):
+        answers = runs.one_by_one(served, requests, log)
         process = served.measured()
         return Stream(
             system.name, statistics.median(map(decoded, answers)),

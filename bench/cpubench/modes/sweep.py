@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from cpubench import runs, workload
+from cpubench import report, runs, workload
 from cpubench.measures import Measured
 from cpubench.rounds import Rounds
 from cpubench.servers import running
@@ -109,13 +109,9 @@ def _medians(points: Sequence[Point]) -> list[Point]:
     for point in points:
         rate = point.requests_per_s if point.fraction == GIVEN else 0.0
         groups.setdefault((point.system, point.fraction, rate), []).append(point)
-    numbers = [field.name for field in fields(Measured) if field.name != "system"]
     middle = []
     for same in groups.values():
-        run = replace(
-            same[0].measured,
-            **{name: statistics.median(getattr(point.measured, name) for point in same) for name in numbers},
-        )
+        (run,) = report.medians([point.measured for point in same]).values()
         rate = statistics.median(point.requests_per_s for point in same)
         middle.append(replace(same[0], requests_per_s=rate, measured=run))
     return middle

@@ -10,7 +10,7 @@ from pagefleet_engine.model.checkpoint.weights import Weights
 from pagefleet_engine.model.families.family import Experts
 from pagefleet_engine.model.layers import Layer, Mixture, Mlp
 from pagefleet_engine.model.rope import Table
-from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Attention, Coded, Linear, Norm, Operations
+from pagefleet_kernels.cpu import FINE_GROUP, GROUP, KEPT_BITS, Attention, Coded, Linear, Norm, Operations
 
 QUANTIZATIONS = ("none", "int8")
 
@@ -111,4 +111,4 @@ class Preparation:
 
     def _matrix(self, rows: dict[str, int], columns: int) -> torch.Tensor | Coded:
         """Return codes as codes where the product keeps them (`Coded.kept_by_int8`)."""
-        return self._weights.take_compact(rows, columns, most_bits=4 if self._int8 else 8)
+        return self._weights.take_compact(rows, columns, most_bits=KEPT_BITS if self._int8 else 8)

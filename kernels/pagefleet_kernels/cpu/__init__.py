@@ -12,6 +12,7 @@ from pagefleet_kernels.cpu.layout import (
     ACTIVATIONS,
     FINE_GROUP,
     GROUP,
+    KEPT_BITS,
     Attention,
     Batch,
     Coded,
@@ -24,7 +25,7 @@ from pagefleet_kernels.cpu.layout import (
 )
 
 __all__ = [
-    "ACTIVATIONS", "FINE_GROUP", "GROUP", "Attention", "Batch", "Coded", "Draw", "Experts", "KVPages", "Linear", "Norm",
+    "ACTIVATIONS", "FINE_GROUP", "GROUP", "KEPT_BITS", "Attention", "Batch", "Coded", "Draw", "Experts", "KVPages", "Linear", "Norm",
     "Operations", "operations",
 ]  # fmt: skip
 

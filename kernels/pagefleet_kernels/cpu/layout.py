@@ -10,6 +10,7 @@ import torch
 
 LANES = 16  # positions whose keys lie side by side: one 512-bit register of float32
 GROUP, FINE_GROUP = 64, 32  # elements along the inner dimension that share an int8 scale
+KEPT_BITS = 4  # of the codes that int8 products multiply as they are
 MAX_HEAD_DIM = 256
 
 
@@ -88,7 +89,7 @@ class Coded:
     @property
     def kept_by_int8(self) -> bool:
         """Whether int8 products multiply the codes themselves; they make int8 weights of others."""
-        return self.bits == 4 and self.group == FINE_GROUP
+        return self.bits == KEPT_BITS and self.group == FINE_GROUP
 
     @classmethod
     def below(cls, parts: Sequence[Coded]) -> Coded:

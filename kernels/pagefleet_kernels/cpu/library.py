@@ -8,28 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pagefleet_kernels.compile import INSTRUCTIONS, Instructions, here
+from pagefleet_kernels.compile import INSTRUCTIONS, Instructions, features, here
 
 VERSION = 7
-
-
-@cache
-def _features() -> frozenset[str]:
-    """Return what instructions this processor has; none where the system is not Linux."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
 
 
 def lacking(instructions: Instructions) -> str | None:
     """Return why operations that are compiled for these cannot run here, None when they can."""
     if instructions not in here():
         return f"{instructions.name} is not of this machine's architecture"
-    if not _features():
+    if not features():
         return "not Linux"
-    if without := sorted(instructions.needed - _features()):
+    if without := sorted(instructions.needed - features()):
         return f"this CPU lacks {', '.join(without)}"
     return None if instructions.library.is_file() else "not built: python -m pagefleet_kernels.compile"
 

@@ -62,9 +62,10 @@ class Fp8:
 Packed = Awq | Integers | Fp4 | Fp8
 
 
-def coded(layer: Packed) -> Coded | None:
-    """A layer as the CPU keeps it, None for one that becomes floats."""
-    return layer.coded() if isinstance(layer, Awq | Integers) else None
+def coded(layer: Packed, most_bits: int = 8) -> Coded | None:
+    """A layer as the CPU keeps it, None for one that becomes floats, as codes of more bits do."""
+    integers = layer.integers() if isinstance(layer, Awq) else layer
+    return integers.coded() if isinstance(integers, Integers) and integers.bits <= most_bits else None
 
 
 def parts(stored: Stored, names: Mapping[str, object]) -> dict[str, tuple[str, ...]]:

@@ -65,9 +65,9 @@ def halves(stored: Stored) -> torch.Tensor:
     return torch.from_numpy(stored.data).view(-1).view(PLAIN[stored.type]).view(stored.shape)
 
 
-def coded(stored: Stored) -> Coded | None:
-    """Return a matrix as its codes, without a loss; None when it is no matrix, or its type has no codes."""
-    if stored.type not in LAYOUTS or len(stored.shape) != 2:
+def coded(stored: Stored, most_bits: int = 8) -> Coded | None:
+    """Return a matrix as its codes, without a loss; None when it is no matrix, or its type has no codes of so few bits."""
+    if stored.type not in LAYOUTS or len(stored.shape) != 2 or LAYOUTS[stored.type].bits > most_bits:
         return None
     layout, source = LAYOUTS[stored.type], torch.from_numpy(stored.data).view(-1)
     codes = torch.empty(stored.shape, dtype=torch.uint8)

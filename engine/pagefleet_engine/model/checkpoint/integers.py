@@ -43,9 +43,6 @@ class Awq:
         """[out, in] float32. Raises ValueError when the shapes do not fit each other."""
         return self.integers().dequantise()
 
-    def coded(self) -> Coded | None:
-        return self.integers().coded()
-
 
 @dataclass(frozen=True)
 class Integers:

@@ -41,7 +41,7 @@ class Weights:
         readers: Mapping[str, Read],
         where: str,
         packed: Mapping[str, Callable[[], dequantise.Packed]] | None = None,
-        coded: Callable[[str], Coded | None] = lambda name: None,
+        coded: Callable[[str, int], Coded | None] = lambda name, most_bits: None,
         element_bytes: float = 4,
         method: str = "floats",
     ) -> None:
@@ -71,11 +71,11 @@ class Weights:
     def take_compact(self, rows: Mapping[str, int], columns: int, most_bits: int = 8) -> torch.Tensor | Coded:
         """As `take_rows`, in the smallest form that has exactly the file's values: codes, or a dtype of two bytes.
 
-        Codes of more than `most_bits` bits are not asked for.
+        Codes of more than `most_bits` bits are read as floats.
         """
         shapes = [(name, (count, columns)) for name, count in rows.items()]
-        codes = [self._guarded(name, partial(self._coded, name)) for name in rows if name in self._readers]
-        parts = [part for part in codes if part is not None and part.bits <= most_bits]
+        codes = [self._guarded(name, partial(self._coded, name, most_bits)) for name in rows if name in self._readers]
+        parts = [part for part in codes if part is not None]
         if len(parts) == len(rows) and all(
             part.codes.shape == shape for part, (_, shape) in zip(parts, shapes, strict=True)
         ):
@@ -153,8 +153,8 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
             return gguf_blocks.halves(stored)
         return gguf_blocks.dequantise(stored, out if out is not None and tuple(out.shape) == stored.shape else None)
 
-    def coded(name: str) -> Coded | None:
-        return gguf_blocks.coded(file.stored(name, config.heads, config.kv_heads))
+    def coded(name: str, most_bits: int) -> Coded | None:
+        return gguf_blocks.coded(file.stored(name, config.heads, config.kv_heads), most_bits)
 
     element_bytes = max(
         (gguf_blocks.element_bytes(file.type(name)) for name in file.names if name.endswith(MATRICES)), default=4
@@ -191,9 +191,9 @@ def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
 
     method = "floats" if stored is None else str(stored.method)
 
-    def coded(name: str) -> Coded | None:
+    def coded(name: str, most_bits: int) -> Coded | None:
         read = layers.get(name.removesuffix(".weight"))
-        return None if read is None else dequantise.coded(read())
+        return None if read is None else dequantise.coded(read(), most_bits)
 
     return config, Weights(readers, source.path.name, layers, coded, _bytes(stored, element_bytes), method)
 

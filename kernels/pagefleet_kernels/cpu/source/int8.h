@@ -16,7 +16,7 @@ namespace pagefleet {
 
 constexpr int64_t kTaskInt8 = 96;  // rows of one task, a multiple of kRowsInt8
 constexpr int64_t kCodesGroup = 32;
-constexpr int64_t kQuarter = 16 * kDeep;  // bytes of a register of weights
+constexpr int64_t kRegister = 16 * kDeep;  // bytes of the weights of sixteen columns
 
 constexpr int64_t group_bytes(int64_t group) { return kColumns * (group + int64_t(sizeof(float))); }
 
@@ -67,7 +67,7 @@ inline void pack_codes_int8(Pool& pool, Linear& linear, const uint8_t* codes, co
         uint8_t* packed = linear.block(block) + g * linear.code_group_bytes();
         for (int64_t i = 0; i < kCodesGroup; ++i) {
           const int64_t deep = i / kDeep;
-          packed[(deep / 2 * 2 + c / 16) * kQuarter + c % 16 * kDeep + i % kDeep] |=
+          packed[(deep / 2 * 2 + c / 16) * kRegister + c % 16 * kDeep + i % kDeep] |=
               uint8_t(codes[row * linear.k + g * kCodesGroup + i] << (deep % 2 * 4));
         }
         const int64_t of_row = row * (linear.k / of_file) + g * kCodesGroup / of_file;
@@ -79,10 +79,9 @@ inline void pack_codes_int8(Pool& pool, Linear& linear, const uint8_t* codes, co
 }
 
 struct Quantised {
-  Array<Small> values;         // [rows][groups * group]
-  Array<float> scales;         // [rows][groups]
-  Array<int32_t> corrections;  // [rows][groups]: -kShift times the values' sum
-  Array<float> sums;           // [rows][groups]: the scale times the values' sum
+  Array<Small> values;   // [rows][groups * group]
+  Array<float> scales;   // [rows][groups]
+  Array<int32_t> sums;   // [rows][groups]: of the values
 };
 
 template <int G>
@@ -95,7 +94,7 @@ void quantise_row(const Linear& linear, const float* x, Quantised& to, int64_t r
       part[i] = load(x + at, std::max<int64_t>(0, linear.k - at));
       most = max(most, absolute(part[i]));
     }
-    const float top = reduce_max(most), scale = top / 127.0f;
+    const float top = reduce_max(most);
     const Floats inverse = spread(top > 0 ? 127.0f / top : 0.0f);
     Ints sum = spread(0);
     for (int i = 0; i < G / 16; ++i) {
@@ -103,10 +102,8 @@ void quantise_row(const Linear& linear, const float* x, Quantised& to, int64_t r
       sum = plus(sum, near);
       store(to.values.data() + place * G + i * 16, near);
     }
-    const int32_t total = reduce_add(sum);
-    to.scales[place] = scale;
-    to.corrections[place] = -kShift * total;
-    to.sums[place] = scale * float(total);
+    to.scales[place] = top / 127.0f;
+    to.sums[place] = reduce_add(sum);
   }
 }
 
@@ -135,7 +132,7 @@ void tile_int8(const Linear& linear, Columns from, const Quantised& x, int64_t r
       Ints sum[R][H];
       for (int r = 0; r < R; ++r)
         for (int h = 0; h < H; ++h)
-          sum[r][h] = spread(F == Form::kInt8 && kShift ? x.corrections[(row + r) * groups + g] : 0);
+          sum[r][h] = spread(F == Form::kInt8 ? -kShift * x.sums[(row + r) * groups + g] : 0);
       const auto add = [&](int i, const Weights (&weight)[H]) {
         for (int r = 0; r < R; ++r) {
           int32_t deep;
@@ -149,7 +146,7 @@ void tile_int8(const Linear& linear, Columns from, const Quantised& x, int64_t r
         for (int i = 0; i < G / kDeep; i += 2) {
           Weights lower[H], upper[H];
           for (int h = 0; h < H; ++h) {
-            const Weights both = load_weights(weights + (i + half + h) * kQuarter);
+            const Weights both = load_weights(weights + (i + half + h) * kRegister);
             lower[h] = lower_codes(both);
             upper[h] = upper_codes(both);
           }
@@ -160,7 +157,7 @@ void tile_int8(const Linear& linear, Columns from, const Quantised& x, int64_t r
 #pragma GCC unroll kUnrollInt8
         for (int i = 0; i < G / kDeep; ++i) {
           Weights weight[H];
-          for (int h = 0; h < H; ++h) weight[h] = load_weights(weights + (i * 2 + half + h) * kQuarter);
+          for (int h = 0; h < H; ++h) weight[h] = load_weights(weights + (i * 2 + half + h) * kRegister);
           add(i, weight);
         }
       }
@@ -170,7 +167,8 @@ void tile_int8(const Linear& linear, Columns from, const Quantised& x, int64_t r
         if (F != Form::kInt8) part_offset[h] = linear.end(ends, kColumns + (half + h) * 16);
       }
       for (int r = 0; r < R; ++r) {
-        const Floats scale = spread(x.scales[(row + r) * groups + g]), of_row = spread(x.sums[(row + r) * groups + g]);
+        const int64_t place = (row + r) * groups + g;
+        const Floats scale = spread(x.scales[place]), of_row = spread(x.scales[place] * float(x.sums[place]));
         for (int h = 0; h < H; ++h) {
           Floats& own = total[r][half + h];
           own = fmadd(to_floats(sum[r][h]), scale * part_scale[h], own);
@@ -187,11 +185,11 @@ inline void widen_codes(const Linear& linear, const uint8_t* block, uint8_t* out
   for (int64_t g = 0; g < linear.groups; ++g, block += linear.code_group_bytes())
     for (int64_t i = 0; i < kCodesGroup / kDeep; i += 2)
       for (int64_t half = 0; half < 2; ++half) {
-        const uint8_t* both = block + (i + half) * kQuarter;
-        uint8_t* lower = out + g * kCodesGroup * kColumns + (i * 2 + half) * kQuarter;
-        for (int64_t byte = 0; byte < kQuarter; ++byte) {
+        const uint8_t* both = block + (i + half) * kRegister;
+        uint8_t* lower = out + g * kCodesGroup * kColumns + (i * 2 + half) * kRegister;
+        for (int64_t byte = 0; byte < kRegister; ++byte) {
           lower[byte] = both[byte] & 15;
-          lower[2 * kQuarter + byte] = both[byte] >> 4;
+          lower[2 * kRegister + byte] = both[byte] >> 4;
         }
       }
 }
@@ -200,7 +198,6 @@ template <int G>
 void quantise(Pool& pool, const Linear& linear, Input input, int64_t rows, Quantised& quantised) {
   grown(quantised.values, rows * linear.groups * G);
   grown(quantised.scales, rows * linear.groups);
-  grown(quantised.corrections, rows * linear.groups);
   grown(quantised.sums, rows * linear.groups);
   by_rows(pool, rows, [&](int64_t row) {
     static thread_local Array<float> normed;
