@@ -1,7 +1,8 @@
 """The Envoy script that changes a request's body as the picker says. Pure: Lua in a text.
 
 ext_authz cannot change a body. So the picker names the pieces to replace in a header, in the form of
-`pagefleet_gateway.bodies.edits.Edit`, with semicolons between them. A request without the header passes at once.
+`pagefleet_gateway.bodies.edits.Edit`, with semicolons between them. A request without the header passes at once. Envoy itself
+corrects `content-length` when the body is set. The script could not: `headers` must not be used after `body()`, which waits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ function envoy_on_request(handle)
     at = edit[1] + edit[2] + 1
   end
   after[#after + 1] = string.sub(before, at)
-  local size = body:setBytes(table.concat(after))
-  if headers:get("content-length") ~= nil then headers:replace("content-length", tostring(size)) end
+  body:setBytes(table.concat(after))
 end
 """

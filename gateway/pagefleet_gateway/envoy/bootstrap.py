@@ -27,6 +27,8 @@ from pagefleet_gateway.envoy.tls import transport_socket
 from pagefleet_gateway.envoy.tracing import Collector, collector_cluster
 
 PLAIN, SECURE = "ingress", "ingress-tls"  # the listeners' names
+# Envoy keeps no other statistics. The last one counts the scripts that ended with an error.
+STATISTICS = [{"suffix": ".version_text"}, {"prefix": "server."}, {"suffix": ".lua.errors"}]
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,7 @@ def bootstrap(
             "clusters": [picker_cluster(paths), *engines, *optional],
         },
         # The other statistics count every piece of an answer, in memory that all threads share, and nobody reads them.
-        "stats_config": {
-            "stats_matcher": {"inclusion_list": {"patterns": [{"suffix": ".version_text"}, {"prefix": "server."}]}}
-        },
+        "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": STATISTICS}}},
         "overload_manager": overload_manager(limits.max_heap_bytes, limits.max_connections),
     }
 

@@ -17,6 +17,7 @@ from support.gateway import protocols
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.envoy.process import Admin, AdminError
 from pagefleet_gateway.settings import Settings
 from pagefleet_operator.domain.status.gateway_slices import slices as read_slices
 from pagefleet_operator.domain.status.observation import Slice
@@ -314,3 +315,16 @@ async def running(**options: object) -> AsyncIterator[Fleet]:
         await gateway.start()
         http = await stack.enter_async_context(aiohttp.ClientSession())
         yield Fleet(gateway, state, http, stack, lines)
+        await _no_script_failed(gateway)
+
+
+async def _no_script_failed(gateway: Gateway) -> None:
+    """Raise AssertionError if one of Envoy's scripts raised an error: Envoy logs it, and the request goes on half changed."""
+    admin = Admin(gateway.proxy.paths.admin)
+    try:
+        text = await admin.request(r"/stats?format=json&filter=\.lua\.errors$")
+    except AdminError:  # a test has ended Envoy
+        return
+    finally:
+        await admin.close()
+    assert [one for one in json.loads(text)["stats"] if one.get("value")] == []
