@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,6 +43,14 @@ class Draw:
     top_k: int = 0
 
 
+def _untouched(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros in an anonymous mapping, which begins with a page of memory and takes no memory before it is written. torch.zeros
+    writes all of them."""
+    count = math.prod(shape)
+    mapping = mmap.mmap(-1, max(1, count) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(mapping, dtype=dtype, count=count).view(shape)
+
+
 @dataclass(frozen=True)
 class KVPages:
     """One layer's pages, float32 or float16."""
@@ -50,14 +60,14 @@ class KVPages:
 
     @classmethod
     def zeros(cls, pages: int, kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype) -> KVPages:
-        """Raises ValueError for sizes that the layout cannot hold."""
+        """Pages of zeros, which take memory when they are first written. Raises ValueError for sizes that the layout cannot hold."""
         if page_size % LANES or head_dim % LANES or head_dim > MAX_HEAD_DIM:
             raise ValueError(
                 f"pages hold a multiple of {LANES} tokens and heads a multiple of {LANES} elements up to "
                 f"{MAX_HEAD_DIM}, not {page_size} and {head_dim}"
             )
-        keys = torch.zeros(pages, kv_heads, page_size // LANES, head_dim, LANES, dtype=dtype)
-        return cls(keys, torch.zeros(pages, kv_heads, page_size, head_dim, dtype=dtype))
+        keys = _untouched((pages, kv_heads, page_size // LANES, head_dim, LANES), dtype)
+        return cls(keys, _untouched((pages, kv_heads, page_size, head_dim), dtype))
 
     @property
     def page_size(self) -> int:

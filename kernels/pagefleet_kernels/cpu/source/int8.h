@@ -78,13 +78,18 @@ inline void pack_codes_int8(Pool& pool, Linear& linear, const uint8_t* codes, co
   });
 }
 
+// Activations, and what their sums are needed for: computed once for each row, where a tile would repeat it in each block.
 struct Quantised {
-  Array<Small> values;   // [rows][groups * group]
-  Array<float> scales;   // [rows][groups]
-  Array<int32_t> sums;   // [rows][groups]: of the values
+  Array<Small> values;    // [rows][groups * group]
+  Array<float> scales;    // [rows][groups]
+  Array<int32_t> starts;  // [rows][groups]: what int8's sums start from
+  Array<float> sums;      // [rows][groups]: of a group's activations, which offsets of codes are multiplied by
 };
 
-template <int G>
+// The form of a product's weights. kCodes: four bits, widened to bytes.
+enum class Form { kInt8, kCodes4, kCodes };
+
+template <int G, Form F>
 void quantise_row(const Linear& linear, const float* x, Quantised& to, int64_t row) {
   for (int64_t g = 0; g < linear.groups; ++g) {
     const int64_t place = row * linear.groups + g;
@@ -103,12 +108,12 @@ void quantise_row(const Linear& linear, const float* x, Quantised& to, int64_t r
       store(to.values.data() + place * G + i * 16, near);
     }
     to.scales[place] = top / 127.0f;
-    to.sums[place] = reduce_add(sum);
+    if constexpr (F == Form::kInt8) to.starts[place] = -kShift * reduce_add(sum);
+    else to.sums[place] = to.scales[place] * float(reduce_add(sum));
   }
 }
 
-// The weights of a block in the form F: `weights` and `ends` are those of its first group, each step that of a group.
-enum class Form { kInt8, kCodes4, kCodes };  // kCodes: four bits, widened to bytes
+// The weights of a block in some form: `weights` and `ends` are those of its first group, each step that of a group.
 struct Columns {
   const uint8_t* weights;
   int64_t weights_step;
@@ -132,7 +137,7 @@ void tile_int8(const Linear& linear, Columns from, const Quantised& x, int64_t r
       Ints sum[R][H];
       for (int r = 0; r < R; ++r)
         for (int h = 0; h < H; ++h)
-          sum[r][h] = spread(F == Form::kInt8 ? -kShift * x.sums[(row + r) * groups + g] : 0);
+          sum[r][h] = spread(F == Form::kInt8 ? x.starts[(row + r) * groups + g] : 0);
       const auto add = [&](int i, const Weights (&weight)[H]) {
         for (int r = 0; r < R; ++r) {
           int32_t deep;
@@ -168,11 +173,11 @@ void tile_int8(const Linear& linear, Columns from, const Quantised& x, int64_t r
       }
       for (int r = 0; r < R; ++r) {
         const int64_t place = (row + r) * groups + g;
-        const Floats scale = spread(x.scales[place]), of_row = spread(x.scales[place] * float(x.sums[place]));
+        const Floats scale = spread(x.scales[place]);
         for (int h = 0; h < H; ++h) {
           Floats& own = total[r][half + h];
           own = fmadd(to_floats(sum[r][h]), scale * part_scale[h], own);
-          if (F != Form::kInt8) own = fmadd(of_row, part_offset[h], own);
+          if (F != Form::kInt8) own = fmadd(spread(x.sums[place]), part_offset[h], own);
         }
       }
     }
@@ -194,11 +199,12 @@ inline void widen_codes(const Linear& linear, const uint8_t* block, uint8_t* out
       }
 }
 
-template <int G>
+template <int G, Form F>
 void quantise(Pool& pool, const Linear& linear, Input input, int64_t rows, Quantised& quantised) {
   grown(quantised.values, rows * linear.groups * G);
   grown(quantised.scales, rows * linear.groups);
-  grown(quantised.sums, rows * linear.groups);
+  if constexpr (F == Form::kInt8) grown(quantised.starts, rows * linear.groups);
+  else grown(quantised.sums, rows * linear.groups);
   by_rows(pool, rows, [&](int64_t row) {
     static thread_local Array<float> normed;
     const float* x = input.x + row * linear.k;
@@ -206,14 +212,14 @@ void quantise(Pool& pool, const Linear& linear, Input input, int64_t rows, Quant
       rms_norm(x, input.norm, grown(normed, linear.k), linear.k, input.epsilon);
       x = normed.data();
     }
-    quantise_row<G>(linear, x, quantised, row);
+    quantise_row<G, F>(linear, x, quantised, row);
   });
 }
 
 template <int G, Form F>
 void apply_int8(Pool& pool, const Linear& linear, Input input, int64_t rows, float* y, int64_t stride, Into into) {
   static Quantised quantised;  // one caller at a time
-  quantise<G>(pool, linear, input, rows, quantised);
+  quantise<G, F>(pool, linear, input, rows, quantised);
   by_tasks(pool, linear, rows, kTaskInt8, [&](int64_t block, int64_t begin, int64_t count, Ahead ahead) {
     const auto rows_by = [&](auto form, Columns columns) {
       tiles<kRowsInt8>(count, [&](auto size, int64_t at) {
