@@ -36,6 +36,8 @@ class Decoder:
         tables = rope.tables(config, positions)
         self._layers = [preparation.layer(index, tables[index]) for index in range(config.layers)]
         preparation.check_all_taken()
+        dense = [layer.dense() for layer in self._layers]
+        self._dense = operations.layers([one for one in dense if one is not None]) if None not in dense else None
 
     def pages(self, count: int, page_size: int, dtype: torch.dtype) -> list[KVPages]:
         """A KV pool, one entry per layer. Raises ValueError for sizes that the layout cannot hold."""
@@ -60,7 +62,11 @@ class Decoder:
         x = functional.embedding(tokens, self.embedding).float()
         if config.options.embedding_scale != 1:
             x = x.mul_(config.options.embedding_scale)
-        for index, (layer, pages) in enumerate(zip(self._layers, cache, strict=True)):
+        done = 0
+        if self._dense is not None and not adapters and tap is None:
+            done = config.layers if only is None else config.layers - 1
+            self._dense(x, cache[:done], batch)
+        for index, (layer, pages) in enumerate(zip(self._layers[done:], cache[done:], strict=True), done):
             if tap is not None:
                 tap.take(index, x)
             if adapters:

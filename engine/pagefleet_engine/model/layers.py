@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from pagefleet_engine.model.rope import Table
-from pagefleet_kernels.cpu import Attention, Experts, Linear, Norm, Operations
+from pagefleet_kernels.cpu import Attention, DenseLayer, Experts, Linear, Norm, Operations
 
 
 @dataclass(frozen=True)
@@ -65,3 +65,12 @@ class Layer:
     mlp: Mlp | Mixture
     mlp_out_norm: Norm | None
     plain: bool
+
+    def dense(self) -> DenseLayer | None:
+        """Return the layer as `Operations.layers` computes it, None where it is not of that form."""
+        if not self.plain or self.whole_norms is not None or not isinstance(self.mlp, Mlp):
+            return None
+        return DenseLayer(
+            self.tables, self.attention_norm, self.qkv, self.head_norms, self.attention, self.out, self.mlp_norm,
+            self.mlp.gate_up, self.mlp.down,
+        )  # fmt: skip

@@ -16,6 +16,7 @@ from pagefleet_kernels.cpu.layout import (
     Attention,
     Batch,
     Coded,
+    DenseLayer,
     Draw,
     Experts,
     KVPages,
@@ -25,7 +26,7 @@ from pagefleet_kernels.cpu.layout import (
 )
 
 __all__ = [
-    "ACTIVATIONS", "FINE_GROUP", "GROUP", "KEPT_BITS", "Attention", "Batch", "Coded", "Draw", "Experts", "KVPages", "Linear", "Norm",
+    "ACTIVATIONS", "FINE_GROUP", "GROUP", "KEPT_BITS", "Attention", "Batch", "Coded", "DenseLayer", "Draw", "Experts", "KVPages", "Linear", "Norm",
     "Operations", "operations",
 ]  # fmt: skip
 

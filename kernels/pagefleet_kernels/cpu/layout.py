@@ -155,6 +155,30 @@ class Linear(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class DenseLayer:
+    """A decoder layer with a dense MLP, whose results are added to the residual as they are: x += out(attention of qkv(x
+    normalised)), then x += the MLP of x normalised. The products and the fields are those of `Operations`' methods.
+    """
+
+    tables: tuple[torch.Tensor, torch.Tensor]
+    attention_norm: Norm | None
+    qkv: Any
+    head_norms: tuple[torch.Tensor, torch.Tensor, float] | None
+    attention: Attention
+    out: Any
+    mlp_norm: Norm | None
+    gate_up: Any
+    down: Any
+
+
+class DenseLayers(Protocol):
+    """Layers that follow one another, prepared once."""
+
+    def __call__(self, x: torch.Tensor, pages: Sequence[KVPages], batch: Batch) -> None:
+        """x [rows, hidden] goes through the first layers, as many as `pages` has, in place."""
+
+
 class Experts(Protocol):
     """The MLPs of a mixture of experts, prepared once."""
 
@@ -193,6 +217,9 @@ class Operations(Protocol):
 
     def experts(self, gate_up: Sequence[Any], down: Sequence[Any]) -> Experts:
         """Prepare the MLPs of one layer's experts; each has two products as `mlp` has."""
+
+    def layers(self, layers: Sequence[DenseLayer]) -> DenseLayers:
+        """Prepare layers to be computed in one call: the same numbers, bit by bit, as by one method after the other."""
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """x [rows, size] over its root mean square, times weight [size]."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pagefleet_kernels.compile import INSTRUCTIONS, Instructions, features, here
 
-VERSION = 7
+VERSION = 8
 
 
 def lacking(instructions: Instructions) -> str | None:
@@ -69,6 +69,28 @@ class RopeJob(Structure):
     ]  # fmt: skip
 
 
+class LayerJob(Structure):
+    """`rope` and `attention` without what each step brings."""
+
+    _fields_ = [
+        ("qkv", c_void_p), ("out", c_void_p), ("gate_up", c_void_p), ("down", c_void_p),
+        ("attention_norm", c_void_p), ("mlp_norm", c_void_p), ("attention_epsilon", c_float), ("mlp_epsilon", c_float),
+        ("rope", RopeJob), ("attention", AttentionJob),
+    ]  # fmt: skip
+
+
+class PagesJob(Structure):
+    _fields_ = [("keys", c_void_p), ("values", c_void_p)]
+
+
+class StepJob(Structure):
+    _fields_ = [
+        ("x", c_void_p), ("tokens", c_int64), ("positions", c_void_p), ("slots", c_void_p), ("table", c_void_p),
+        ("table_width", c_int64), ("first", c_void_p), ("context", c_void_p), ("sequences", c_int64),
+        ("kv_heads", c_int64), ("head_dim", c_int64), ("page_size", c_int64),
+    ]  # fmt: skip
+
+
 class DrawJob(Structure):
     _fields_ = [
         ("row", c_int64), ("uniform", c_double), ("temperature", c_float), ("top_p", c_float), ("min_p", c_float),
@@ -90,6 +112,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "gate": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64]),
     "rope": (None, [POINTER(RopeJob), c_int]),
     "attend": (None, [POINTER(AttentionJob), c_int]),
+    "decode": (None, [POINTER(LayerJob), c_int64, POINTER(PagesJob), POINTER(StepJob), c_int]),
     "sample": (None, [c_void_p, c_int64, POINTER(DrawJob), c_int64]),
     "version": (c_int, []),
 }

@@ -9,8 +9,19 @@ from typing import Any
 
 import torch
 
-from pagefleet_kernels.cpu.layout import ACTIVATIONS, GROUP, Attention, Batch, Coded, Draw, KVPages, Norm, floats
-from pagefleet_kernels.cpu.library import AttentionJob, DrawJob, RopeJob, load, named
+from pagefleet_kernels.cpu.layout import (
+    ACTIVATIONS,
+    GROUP,
+    Attention,
+    Batch,
+    Coded,
+    DenseLayer,
+    Draw,
+    KVPages,
+    Norm,
+    floats,
+)
+from pagefleet_kernels.cpu.library import AttentionJob, DrawJob, LayerJob, PagesJob, RopeJob, StepJob, load, named
 
 # The values of `Storage` in source/linear.h.
 STORAGE_INT8, STORAGE_CODES, STORAGE_CODES_INT8 = 1, {4: 2, 8: 3}, 6
@@ -20,6 +31,11 @@ STORAGE = {torch.float32: 0, torch.bfloat16: 4, torch.float16: 5}
 def _number(name: str) -> int:
     """The number of one of ACTIVATIONS in `Activation` of source/vector.h, 0 for none."""
     return ACTIVATIONS.index(name) + 1 if name else 0
+
+
+def _norm(norm: Norm | None) -> tuple[int | None, float]:
+    """The address of a norm's weight, and its epsilon."""
+    return (norm[0].data_ptr(), norm[1]) if norm else (None, 0.0)
 
 
 class NativeLinear:
@@ -48,7 +64,7 @@ class NativeLinear:
 
     def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
         y = x.new_empty(x.shape[0], self._n) if into is None else into
-        weight, epsilon = (norm[0].data_ptr(), norm[1]) if norm else (None, 0.0)
+        weight, epsilon = _norm(norm)
         self._library.pagefleet_linear_apply(
             self.handle, x.data_ptr(), weight, epsilon, x.shape[0], y.data_ptr(), into is not None
         )
@@ -79,6 +95,42 @@ class NativeExperts:
             self._library.pagefleet_experts_free(handle)
 
 
+class NativeLayers:
+    """Layers that one call computes. Holds them, because the library knows only their addresses."""
+
+    def __init__(self, library: ctypes.CDLL, layers: Sequence[DenseLayer]) -> None:
+        self._library, self._layers = library, tuple(layers)
+        self._jobs = (LayerJob * len(layers))(*(_layer_job(layer) for layer in layers))
+
+    def __call__(self, x: torch.Tensor, pages: Sequence[KVPages], batch: Batch) -> None:
+        count = len(pages)
+        if count == 0:
+            return
+        own = (PagesJob * count)(*(PagesJob(one.keys.data_ptr(), one.values.data_ptr()) for one in pages))
+        kv_heads, page_size, head_dim = pages[0].values.shape[1:]
+        step = StepJob(
+            x.data_ptr(), x.shape[0], batch.positions.data_ptr(), batch.slots.data_ptr(), batch.table.data_ptr(),
+            batch.table.shape[1], batch.first.data_ptr(), batch.context.data_ptr(), batch.context.shape[0],
+            kv_heads, head_dim, page_size,
+        )  # fmt: skip
+        self._library.pagefleet_decode(self._jobs, count, own, byref(step), pages[0].keys.dtype == torch.float16)
+
+
+def _layer_job(layer: DenseLayer) -> LayerJob:
+    rope, attention = RopeJob(), AttentionJob()
+    rope.cos, rope.sin = (table.data_ptr() for table in layer.tables)
+    if layer.head_norms is not None:
+        rope.q_norm, rope.k_norm = (norm.data_ptr() for norm in layer.head_norms[:2])
+        rope.epsilon = layer.head_norms[2]
+    own = layer.attention
+    attention.window, attention.scale, attention.cap = own.window, own.scale, own.cap
+    attention.sinks = None if own.sinks is None else own.sinks.data_ptr()
+    attention_norm, attention_epsilon = _norm(layer.attention_norm)
+    mlp_norm, mlp_epsilon = _norm(layer.mlp_norm)
+    products = (one.handle for one in (layer.qkv, layer.out, layer.gate_up, layer.down))
+    return LayerJob(*products, attention_norm, mlp_norm, attention_epsilon, mlp_epsilon, rope, attention)
+
+
 class Native:
     """Operations of one process, by the fastest instructions or the named ones. `library` is loaded in their stead.
 
@@ -107,7 +159,7 @@ class Native:
     def mlp(
         self, x: torch.Tensor, norm: Norm | None, gate_up: NativeLinear, down: NativeLinear, add: bool = True
     ) -> torch.Tensor:
-        weight, epsilon = (norm[0].data_ptr(), norm[1]) if norm else (None, 0.0)
+        weight, epsilon = _norm(norm)
         y = x if add else torch.empty_like(x)
         self._library.pagefleet_mlp(
             gate_up.handle, down.handle, weight, epsilon, x.shape[0], x.data_ptr(), y.data_ptr(), add
@@ -116,6 +168,9 @@ class Native:
 
     def experts(self, gate_up: Sequence[NativeLinear], down: Sequence[NativeLinear]) -> NativeExperts:
         return NativeExperts(self._library, gate_up, down)
+
+    def layers(self, layers: Sequence[DenseLayer]) -> NativeLayers:
+        return NativeLayers(self._library, layers)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         y = torch.empty_like(x)

@@ -14,6 +14,8 @@ from pagefleet_kernels.cpu.layout import (
     Attention,
     Batch,
     Coded,
+    DenseLayer,
+    DenseLayers,
     Draw,
     Experts,
     KVPages,
@@ -105,6 +107,16 @@ class Reference:
                 rows, places = torch.where(chosen == expert)
                 y[rows] += weights[rows, places, None] * self.mlp(x[rows], None, gate_up[expert], down[expert], False)
             return y
+
+        return apply
+
+    def layers(self, layers: Sequence[DenseLayer]) -> DenseLayers:
+        def apply(x: torch.Tensor, pages: Sequence[KVPages], batch: Batch) -> None:
+            for layer, own in zip(layers, pages, strict=False):
+                qkv = layer.qkv(x, norm=layer.attention_norm).view(x.shape[0], -1, own.values.shape[3])
+                self.rope_write(qkv, layer.tables, layer.head_norms, own, batch)
+                layer.out(self.attend(qkv, own, batch, layer.attention), into=x)
+                self.mlp(x, layer.mlp_norm, layer.gate_up, layer.down)
 
         return apply
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from support.engine.compiled_operations import coded, paged, random
 
-from pagefleet_kernels.cpu import ACTIVATIONS, FINE_GROUP, GROUP, Attention, Draw, KVPages, native
+from pagefleet_kernels.cpu import ACTIVATIONS, FINE_GROUP, GROUP, Attention, Coded, DenseLayer, Draw, KVPages, native
 
 ROWS = (1, 3, 4, 6, 7, 13)
 
 
 def results(ops: native.Native) -> dict[str, torch.Tensor]:
     """Return each operation's result by a name that says what it is."""
-    return products(ops) | mlps(ops) | attention(ops) | rows_alone(ops)
+    return products(ops) | mlps(ops) | attention(ops) | layers(ops) | rows_alone(ops)
 
 
 def products(ops: native.Native) -> dict[str, torch.Tensor]:
@@ -70,6 +72,55 @@ def attention(ops: native.Native) -> dict[str, torch.Tensor]:
             found[f"keys, {name}"], found[f"values, {name}"] = pages.keys, pages.values
             settings = Attention(head_dim**-0.5, window, cap, random(heads, seed=7) if sinks else None)
             found[f"attention, {name}"] = ops.attend(qkv, pages, batch, settings)
+    return found
+
+
+HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER = 6, 2, 32, 96, 64
+
+
+def dense_layers(ops: native.Native, kind: str) -> list[DenseLayer]:
+    """Two layers with a bias, head norms and a window here and there. `kind`: float32, int8 or codes."""
+
+    def product(n: int, k: int, seed: int, bias: bool = False, gated: str = "") -> native.NativeLinear:
+        weight: torch.Tensor | Coded = random(n, k, seed=seed) * k**-0.5
+        if kind == "codes":
+            codes = coded(n, k, 4, FINE_GROUP)
+            weight = replace(codes, scales=codes.scales * 0.02, offsets=codes.offsets * 0.02)
+        return ops.linear(weight, random(n, seed=seed) if bias else None, kind != "float32", gated=gated)
+
+    tables = random(90, HEAD_DIM // 2, seed=1).cos(), random(90, HEAD_DIM // 2, seed=1).sin()
+    norms = random(HEAD_DIM, seed=2), random(HEAD_DIM, seed=3), 1e-6
+    return [
+        DenseLayer(
+            tables,
+            None if one else (random(HIDDEN, seed=8), 1e-5),
+            product((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN, 10 + one, bias=bool(one)),
+            norms if one else None,
+            Attention(HEAD_DIM**-0.5, 24 * one, 0.0, random(HEADS, seed=7) if one else None),
+            product(HIDDEN, HEADS * HEAD_DIM, 20 + one),
+            (random(HIDDEN, seed=9), 1e-6),
+            product(2 * INNER, HIDDEN, 30 + one, gated=("silu", "gelu_tanh")[one]),
+            product(HIDDEN, INNER, 40 + one),
+        )
+        for one in range(2)
+    ]
+
+
+def layer_pages(count: int, dtype: torch.dtype) -> list[KVPages]:
+    """The pages of two layers, full of other sequences' keys and values."""
+    shapes = (count, KV_HEADS, 1, HEAD_DIM, 16), (count, KV_HEADS, 16, HEAD_DIM)
+    return [KVPages(*(random(*shape, seed=50 + one).to(dtype) for shape in shapes)) for one in range(2)]
+
+
+def layers(ops: native.Native) -> dict[str, torch.Tensor]:
+    found = {}
+    batch, count = paged([(1, 70), (9, 90), (5, 5)], 16)
+    for kind in ("float32", "int8", "codes"):
+        for dtype in (torch.float32, torch.float16):
+            pages, x = layer_pages(count, dtype), random(15, HIDDEN, seed=6)
+            ops.layers(dense_layers(ops, kind))(x, pages, batch)
+            found[f"layers, {kind}, {dtype}"] = x
+            found[f"last keys, {kind}, {dtype}"] = pages[-1].keys
     return found
 
 

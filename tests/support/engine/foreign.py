@@ -72,14 +72,19 @@ class _Request:
         size = ctypes.sizeof(array[0])
         inside = self.region(MEMORY, begin, size * len(array))
         for index, one in enumerate(array):
-            for name, kind, *_ in one._fields_:
-                value = getattr(one, name)
-                if kind is ctypes.c_void_p and value:
-                    found = self._memory.behind(value)
-                    assert found is not None, name
-                    target = self.region(POINTED_TO, *found)
-                    offset = index * size + getattr(type(one), name).offset
-                    self.pointers.append((inside, offset, target, value - found[0]))
+            self._pointers_of(one, inside, index * size)
+
+    def _pointers_of(self, one: ctypes.Structure, inside: int, begin: int) -> None:
+        """What the pointers of a struct point to, at `begin` of an argument. Handles are addresses of the other process."""
+        for name, kind, *_ in one._fields_:
+            value, offset = getattr(one, name), begin + getattr(type(one), name).offset
+            if isinstance(value, ctypes.Structure):
+                self._pointers_of(value, inside, offset)
+            elif kind is ctypes.c_void_p and value and value not in self._handles:
+                found = self._memory.behind(value)
+                assert found is not None, name
+                target = self.region(POINTED_TO, *found)
+                self.pointers.append((inside, offset, target, value - found[0]))
 
 
 class ForeignLibrary:

@@ -1,5 +1,6 @@
 // The C interface that native.py calls. One caller at a time: the engine has one thread.
 #include "attention.h"
+#include "layer.h"
 #include "pool.h"
 #include "product.h"
 #include "rows.h"
@@ -15,7 +16,7 @@ Pool* pool = nullptr;
 #pragma GCC visibility push(default)
 extern "C" {
 
-int pagefleet_version() { return 7; }
+int pagefleet_version() { return 8; }
 
 void pagefleet_threads(int threads) {
   if (pool == nullptr) pool = new Pool(threads);  // for the life of the process, as its threads are
@@ -72,6 +73,11 @@ void pagefleet_rope(const Rope* job, int half) {
 void pagefleet_attend(const Attention* job, int half) {
   if (half) attend<Half>(*pool, *job);
   else attend<float>(*pool, *job);
+}
+
+void pagefleet_decode(const DecoderLayer* layers, int64_t count, const LayerPages* pages, const Step* step, int half) {
+  if (half) decode<Half>(*pool, layers, count, pages, *step);
+  else decode<float>(*pool, layers, count, pages, *step);
 }
 
 void pagefleet_sample(const float* logits, int64_t vocab, Draw* draws, int64_t count) {
