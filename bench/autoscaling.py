@@ -5,7 +5,8 @@
 A simulation in virtual time (pagefleet_simulator): the figures do not depend on the machine, but for the last one. Twelve cases: the
 five built-in traces, waves, sawtooth, flash crowd, a start-up of 20 minutes, engines that report nothing for 5 minutes of a rise, a
 replica that hangs and looks idle, and a published trace (a CSV file of BurstGPT or Azure that the reader has; without one there are
-eleven). Ours has ONE setting: that of a manifest with `target.ttft` and `target.tpot`, the objective, and nothing else.
+eleven). Ours has ONE setting: that of a manifest with `target.ttft` and `target.tpot`, the objective, and nothing else;
+where a start takes 20 minutes, with `startup` too.
 
 The others' grids (`pagefleet_simulator.scalers.catalog`) are run on a calibration trace of another seed. Of each scaler the settings on
 its front there that attain USEFUL (at most KEEP, and all on the common front; without one, what attains most) are run on every case

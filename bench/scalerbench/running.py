@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -39,7 +39,8 @@ class Job:
 
     def scaler(self) -> Scaler:
         if self.family == OURS:
-            return Ours(SCALING)
+            startup = EVERY[self.case].startup
+            return Ours(SCALING if startup is None else replace(SCALING, startup=startup))
         lengths = means(trace(self.case, self.seed, self.short, self.published).arrivals)
         return candidates_of(self.family, EVERY[self.case].profile, SCALING, OBJECTIVE, lengths)[self.index]
 

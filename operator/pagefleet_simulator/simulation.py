@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pagefleet_operator.domain.scaling import load_sums
 from pagefleet_operator.domain.status.engine_load import NO_LOAD, EngineLoad, total
 from pagefleet_simulator.fleet.faults import Fault, Hang, Outage
 from pagefleet_simulator.fleet.gateway import Gateway
@@ -22,8 +23,7 @@ from pagefleet_simulator.fleet.request import Arrival, Ending, Request, requests
 from pagefleet_simulator.fleet.view import Bounds, PodView, Scaler, Sums, View
 from pagefleet_simulator.results.outcome import Ends, Latencies, Moment, Outcome, ScaleEvent
 
-ARRIVAL_STEP = 10.0
-ARRIVAL_STEPS = 180
+ARRIVAL_STEP, ARRIVAL_STEPS = load_sums.STEP, load_sums.STEPS
 # As the slices of gateways and of pagefleet_operator.domain.scaling.load_sums: slices of 2 s, closed 2 s after their end.
 SLICE, CLOSED_AFTER = 2.0, 4.0
 SLICES = round(ARRIVAL_STEP / SLICE)

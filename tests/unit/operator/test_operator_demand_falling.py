@@ -49,14 +49,14 @@ def test_noise_holds_a_replica_that_a_trend_lets_go(load: ServiceLoad, raised: b
 def test_a_trend_takes_from_the_margin_down_to_half_a_replica() -> None:
     """A margin of a quarter above 5.1 replicas asks for 7. Where the load falls by a third within a start-up time, half a replica is enough."""
 
-    def left(load: ServiceLoad, scaling: Scaling = SCALING, startup: float = 60.0) -> int:
-        return size(spared(), load, 8, ScalingRecord("r1", startup=startup), scaling, NOW).replicas
+    def left(load: ServiceLoad, scaling: Scaling = SCALING) -> int:
+        return size(spared(), load, 8, ScalingRecord("r1", startup=60.0), scaling, NOW).replicas
 
     assert left(LEVEL) == 7
     assert left(arriving(np.linspace(16.0, 6.0, 30))) == 6
     given = replace(SCALING, stabilization=90.0)
     assert left(arriving(np.linspace(16.0, 6.0, 30)), given) == 7, "a window that was given counts in full"
-    assert left(arriving(np.linspace(16.0, 6.0, 30)), startup=400.0) == 7, "a trend of 5 minutes tells nothing about 7"
+    assert decline(arriving(np.linspace(16.0, 6.0, 30)), 400.0) == 0.0, "a trend of 5 minutes tells nothing about 7"
 
 
 def test_only_what_still_falls_falls() -> None:

@@ -7,7 +7,7 @@ A revision shrinks to the number of replicas that carried the highest load of th
 arrivals surely fall by a trend, because the load is lower when a replica that is missing could be back. A revision never shrinks
 while a reading is missing or stale, during a panic, or below the number that the serving replicas can make up for. The
 window is as long as a lost replica takes to come back: its start-up time. It doubles for each small decrease that had to
-be taken back lately.
+be taken back lately. Where a start takes longer than five minutes, a revision also has replicas for what may arrive within one.
 
 A revision goes to zero after `idleToZero` without a request, and leaves zero with the first request that is held.
 """
@@ -159,14 +159,18 @@ def _demand(case: _Case, window: float) -> Demand:
     calm = window if case.scaling.stabilization is not None else max(window, CALM_WINDOW_SECONDS)
     calm = min(MAX_CALM_WINDOW_SECONDS, calm * 2 ** policies.turns(case.record.steps, case.current, case.now))
     need = demand(case.totals, case.load, case.scaling, _startup(case), window, calm)
+    if need.spare > max(need.steady, need.ahead):
+        more = f"what may arrive within a start of {_startup(case):.0f} s needs {need.spare:.2f} replicas"
+        need = replace(need, why=f"{need.why}; {more}")
     if case.totals.hung:
         return replace(need, why=f"{need.why}; {', '.join(case.totals.hung)} generate nothing and count as missing")
     return need
 
 
 def _needed(case: _Case, need: Demand, panicking: bool) -> int:
-    """Replicas that the load needs, with one more for each that hangs."""
-    most = max(need.steady, need.ahead, need.now if panicking else 0.0)
+    """Replicas that the load needs or may need soon, with one more for each that hangs. A maximum is no obstacle to spare ones."""
+    spare = min(need.spare, case.scaling.max)
+    most = max(need.steady, need.ahead, spare, need.now if panicking else 0.0)
     return math.ceil(most - CLOSE) + len(case.totals.hung)
 
 
@@ -259,6 +263,7 @@ def _least(case: _Case, need: Demand, peak: float) -> int:
         least = min(least, math.ceil(max(need.calm_peak, present) * (1 + scaling.tolerance) - 1e-9))
     if need.replica.sure_tokens is None:
         least = max(least, current - 1)
+    least = max(least, math.ceil(need.kept * MARGIN - 1e-9))
     return bounded(max(1, least), scaling)
 
 

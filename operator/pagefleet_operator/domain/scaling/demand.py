@@ -45,7 +45,9 @@ class Demand:
     `peak` is the highest need of the window before a scale-down, `calm_peak` that of a longer window. They are None
     while the readings do not cover the window. `missing` names the reading that is missing, "" when none is.
     `first_token` is in seconds; it is None while it does not describe the replicas that serve now. `decline` is the share by which
-    arrivals surely become fewer each second: above 0 a lower need is no noise. It is 0 where a window was given.
+    arrivals surely become fewer each second: above 0 a lower need is no noise. It is 0 where a window was given. `spare` carries
+    what may arrive until a replica that is started now is ready (`trends.reach`), and `kept` does so almost certainly; both are 0 where a
+    start is short.
     """
 
     now: float
@@ -58,6 +60,8 @@ class Demand:
     missing: str
     first_token: float | None
     decline: float
+    spare: float
+    kept: float
 
 
 def demand(
@@ -87,6 +91,7 @@ def demand(
     average = sum(running(s) for s in recent) / len(recent)
     queued = sum(movable(s, replica) for s in recent) / len(recent) + situation.held
     growth, factor = trends.rises(past, load, startup)
+    reached = trends.reach(load, startup) * (arriving.each or 0.0)
     backlog = taking_up(queued, replica, arriving)
     asked = carrying(average, arriving.tokens, replica)
     # Above the load that keeps a token's time, up to what a replica is able to carry, requests take longer and none is left over.
@@ -110,6 +115,8 @@ def demand(
         missing=_missing(totals, load),
         first_token=first_token,
         decline=decline,
+        spare=_spare(average, reached, replica),
+        kept=_spare(average, reached, replace(replica, tokens=replica.sure_tokens or replica.tokens)),
     )
 
 
@@ -131,6 +138,11 @@ def _piling_up(asked: float, serving: int, startup: float, ages: Sequence[float]
         return 0.0
     left = (asked - serving) * startup - sum(min(age, startup) for age in ages)
     return max(0.0, min(MAX_PILED * asked, left / CATCH_UP_SECONDS))
+
+
+def _spare(average: float, reached: float, replica: Replica) -> float:
+    """Replicas for the tokens per second that may arrive within a long start; 0 where none is to be prepared for."""
+    return carrying(average, reached, replica) if reached else 0.0
 
 
 def _first_token(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The trends of sequences and of arrivals, where they stand out of their noise. Decides nothing."""
+"""The trends of sequences and of arrivals, where they stand out of their noise, and what may arrive beyond them. Decides nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ MIN_POINTS = 5  # of a trend
 MAX_GROWTH = 2.0  # times the present value, that a trend may add up to
 LATEST_TREND_SECONDS, SURE_OF_LATEST = 180.0, 5.0
 CLEAR_RISE = 0.25  # of the present arrivals
+# Beyond a trend: within a start of 20 minutes a load may rise to three times what it is. With 2 instead of 3, a wave that begins at a fifth of
+# its height outruns the replicas that start; more takes more hours and wins nothing.
+MAX_REACH, LONG_START_SECONDS = 3.0, 1200.0
+SURE_OF_REACH = 2.0  # standard errors: the upper end of a trend is above it in one of forty cases
+KNOWN_SECONDS = 3500.0  # nearly the whole hour of arrivals that gateways' sums hold
 
 Points = Sequence[tuple[float, float]]
 
@@ -53,6 +58,42 @@ def decline(load: ServiceLoad | None, startup: float) -> float:
     if surely <= 0 or present <= 0 or _slope(_arrivals(load, LATEST_TREND_SECONDS / 2), 0.0) >= 0:
         return 0.0
     return surely / present
+
+
+def reach(load: ServiceLoad | None, startup: float) -> float:
+    """Arrivals per second that there may be when a replica that is started now is ready; 0 where no start is longer than a trend tells of.
+
+    A service that is short stays short for a whole start. So a start of 20 minutes is prepared for MAX_REACH times the present arrivals
+    (the mean of five minutes, which noise moves little), and a shorter one for less. Where arrivals fall by a trend, they do so first: what the
+    upper end of the trend leaves of them may rise. Once an hour is known, they are not expected above its highest five minutes, or above the
+    upper end of the trend of one start, whichever is more: what came within three starts may come again.
+    """
+    if load is None or load.age > STALE_LOAD or startup <= MAX_TREND_SECONDS:
+        return 0.0
+    begun = next((place for place, one in enumerate(load.arrivals) if one), len(load.arrivals))
+    known = load.arrivals[begun:]
+    *past, present = (0.0, *_means(known, MAX_TREND_SECONDS, load.step))
+    share = min(1.0, (startup - MAX_TREND_SECONDS) / (LONG_START_SECONDS - MAX_TREND_SECONDS))
+    left = present + min(0.0, _upper(known, ARRIVALS_TREND_SECONDS, load.step)) * startup
+    may = max(present, left * (1 + share * (MAX_REACH - 1)))
+    if len(known) * load.step < KNOWN_SECONDS:
+        return may
+    return min(may, max(*past, present + max(0.0, _upper(known, startup, load.step)) * startup))
+
+
+def _upper(known: Sequence[float], seconds: float, step: float) -> float:
+    """The slope per second of the last `seconds`, at the upper end of what it may be."""
+    minutes = _means(known[-int(seconds / step) :], ARRIVALS_SECONDS, step)
+    slope, error = _line([(ARRIVALS_SECONDS * place, one) for place, one in enumerate(minutes)])
+    return slope + SURE_OF_REACH * error
+
+
+def _means(known: Sequence[float], seconds: float, step: float) -> list[float]:
+    """Means over so many seconds each, oldest first; the last one ends now. Of all together where they are fewer."""
+    if not known:
+        return []
+    count = min(len(known), round(seconds / step))
+    return [sum(known[end - count : end]) / count for end in range(len(known), count - 1, -count)][::-1]
 
 
 def _arrivals(load: ServiceLoad, seconds: float) -> Points:
