@@ -66,7 +66,7 @@ class BatchSizes:
 
 
 # By device. A GPU would be idle with the CPU's sizes.
-BATCH_SIZES: Mapping[str, BatchSizes] = {"cpu": BatchSizes(64, 512, 128), "cuda": BatchSizes(256, 8192, 2048)}
+BATCH_SIZES: Mapping[str, BatchSizes] = {"cpu": BatchSizes(64, 256, 128), "cuda": BatchSizes(256, 8192, 2048)}
 
 MAX_ADAPTERS = 16  # LoRA adapters loaded at the same time
 ADAPTER_NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"  # to be matched in full

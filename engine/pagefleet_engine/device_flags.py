@@ -44,10 +44,14 @@ def check(flags: argparse.Namespace, device: str) -> None:
 
 
 def fill_sizes(flags: argparse.Namespace, device: str) -> None:
-    """Give the sizes that were not given the device's defaults. A chunk is at most the budget; a given chunk is every prompt's."""
+    """Give the sizes that were not given the device's defaults. A given chunk is every prompt's. The budget's default holds the sequences
+    and a given chunk; a chunk's default is at most the budget.
+    """
     flags.long_prompt_tokens = flags.max_chunk_tokens or LONG_PROMPT[device]
     flags.max_num_seqs = flags.max_num_seqs or BY_NAME["--max-num-seqs"].defaults[device]
-    flags.max_num_batched_tokens = flags.max_num_batched_tokens or BY_NAME["--max-num-batched-tokens"].defaults[device]
+    usual = BY_NAME["--max-num-batched-tokens"].defaults[device]
+    enough = max(usual, flags.max_num_seqs, flags.max_chunk_tokens or 0)
+    flags.max_num_batched_tokens = flags.max_num_batched_tokens or enough
     chunk = min(BY_NAME["--max-chunk-tokens"].defaults[device], flags.max_num_batched_tokens)
     flags.max_chunk_tokens = flags.max_chunk_tokens or chunk
 

@@ -219,7 +219,7 @@ FLAGS: tuple[Flag, ...] = (
         defaults={device: sizes.sequences for device, sizes in BATCH_SIZES.items()},
     ),
     Flag(
-        "--max-num-batched-tokens", "token budget of one step; 512, on a GPU 8192", positive,
+        "--max-num-batched-tokens", "token budget of one step; 256, on a GPU 8192, or what the sequences or a chunk need", positive,
         defaults={device: sizes.tokens for device, sizes in BATCH_SIZES.items()},
     ),
     Flag(

@@ -94,7 +94,7 @@ def test_speculation_is_the_cpus_default_where_batches_are_continuous() -> None:
         ["--speculation-model=x"], ["--speculation=ngram", "--speculation-model=x"],
         ["--speculation=draft"], ["--speculation=eagle3"],
         ["--speculation=ngram", "--speculation-tokens=17"],
-        ["--batching=static", "--speculation=ngram"], ["--max-chunk-tokens=513"], ["--max-n=17"], ["--write-timeout=0"],
+        ["--batching=static", "--speculation=ngram"], ["--max-chunk-tokens=257", "--max-num-batched-tokens=256"], ["--max-n=17"], ["--write-timeout=0"],
         ["--api-key-file=/no/such"], ["--kv-cache-dtype=int4"], ["--scheduling-policy=lifo"], ["--kernels=fast"],
         ["--page-size=8"], ["--tool-call-parser=none"], ["--max-queued-tokens=0"],
         ["--max-num-s=4"], ["--page-size=17"], ["--num-pages=0"], ["--kv-memory-fraction=0"],

@@ -240,9 +240,17 @@ def test_a_gpu_has_sizes_of_its_own() -> None:
     assert config.speculation is None
     assert serve("--device=cuda", "--speculation=ngram").speculation == Speculation("ngram")
     config = serve("--device=cpu")
-    assert (config.max_num_seqs, config.max_num_batched_tokens, config.max_chunk_tokens) == (64, 512, 128)
+    assert (config.max_num_seqs, config.max_num_batched_tokens, config.max_chunk_tokens) == (64, 256, 128)
     assert config.long_prompt_tokens == 512
     assert serve("--device=cuda", "--max-num-batched-tokens=300").max_chunk_tokens == 300
+
+
+@pytest.mark.parametrize("flag", ["--max-num-seqs", "--max-chunk-tokens"])
+def test_a_step_holds_what_is_asked_for(flag: str) -> None:
+    assert serve(f"{flag}=1000").max_num_batched_tokens == 1000
+    assert serve(f"{flag}=100").max_num_batched_tokens == 256
+    with pytest.raises(ValueError, match="--max-num-batched-tokens"):
+        serve(f"{flag}=1000", "--max-num-batched-tokens=999")
 
 
 def test_a_chunk_that_is_asked_for_is_of_every_prompt() -> None:

@@ -188,7 +188,9 @@ SCHEDULING = record(
             ("fcfs", "priority"),
         ),
         "maxSequences": integer(f"Most sequences in one step. {_sizes('sequences')}.", 1, 4096),
-        "tokensPerStep": integer(f"Most tokens of one step. {_sizes('tokens')}.", 1, 1 << 20),
+        "tokensPerStep": integer(
+            f"Most tokens of one step. {_sizes('tokens')}; maxSequences or chunkTokens where that is more.", 1, 1 << 20
+        ),
         "chunkTokens": integer(
             f"Most tokens of one prompt in a step. {_sizes('chunk_tokens')}, and then only of a prompt of more than "
             "512, with NVIDIA GPUs of more than 2,048.",
