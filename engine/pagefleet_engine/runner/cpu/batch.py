@@ -18,28 +18,30 @@ def lay_out(work_items: Sequence[Work], page_size: int) -> tuple[torch.Tensor, B
     """
     tokens: list[int] = []
     sampled: list[int] = []
-    counts = [work.count for work in work_items]
-    first = numpy.zeros(len(work_items) + 1, dtype=numpy.int32)
-    numpy.cumsum(counts, out=first[1:])
-    positions = numpy.empty(first[-1], dtype=numpy.int32)
-    slots = numpy.empty(first[-1], dtype=numpy.int32)
+    positions: list[int] = []
+    slots: list[int] = []
+    first, context = [0], []
     table = numpy.zeros((len(work_items), max(len(work.sequence.pages) for work in work_items)), dtype=numpy.int32)
     for index, work in enumerate(work_items):
-        begin, end = first[index], first[index + 1]
+        pages, own = work.sequence.pages, range(work.start, work.start + work.count)
         tokens += work.tokens
-        pages = table[index, : len(work.sequence.pages)]
-        pages[:] = work.sequence.pages
-        own = numpy.arange(work.start, work.start + work.count, dtype=numpy.int32)
-        positions[begin:end] = own
-        slots[begin:end] = pages[own // page_size] * page_size + own % page_size
+        positions += own
+        slots += [pages[position // page_size] * page_size + position % page_size for position in own]
+        first.append(len(positions))
+        context.append(own.stop)
+        table[index, : len(pages)] = pages
         if work.samples:
-            sampled += range(end - 1 - work.drafts, end)
+            sampled += range(len(positions) - 1 - work.drafts, len(positions))
     batch = Batch(
-        positions=torch.from_numpy(positions),
-        slots=torch.from_numpy(slots),
-        first=torch.from_numpy(first),
-        context=torch.tensor([work.start + work.count for work in work_items], dtype=torch.int32),
+        positions=_int32(positions),
+        slots=_int32(slots),
+        first=_int32(first),
+        context=_int32(context),
         table=torch.from_numpy(table),
         sampled=torch.tensor(sampled, dtype=torch.long),
     )
     return torch.tensor(tokens, dtype=torch.long), batch
+
+
+def _int32(numbers: list[int]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int32)
