@@ -6,7 +6,6 @@ process closes its end. Exits 78 after a start-up failure that it has reported t
 
 from __future__ import annotations
 
-import gc
 import select
 import signal
 import socket
@@ -77,7 +76,6 @@ def _serve(connection: socket.socket, config: EngineConfig, engine: AnyEngine, p
     capacity = stats.pages_total * config.page_size
     ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, stats)
     connection.sendall(frame(ready))
-    gc.freeze()  # what is here stays: looking through torch's and the model's objects again and again delays steps
     frames, received, trimmed = Frames(), 0, time.monotonic()
     while True:
         refused: list[TokenOutput] = []

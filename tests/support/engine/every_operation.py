@@ -10,6 +10,7 @@ from support.engine.compiled_operations import coded, paged, random
 from pagefleet_kernels.cpu import ACTIVATIONS, FINE_GROUP, GROUP, Attention, Coded, DenseLayer, Draw, KVPages, native
 
 ROWS = (1, 3, 4, 6, 7, 13)
+HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER = 6, 2, 32, 96, 64
 
 
 def results(ops: native.Native) -> dict[str, torch.Tensor]:
@@ -52,30 +53,36 @@ def mlps(ops: native.Native) -> dict[str, torch.Tensor]:
     return found
 
 
+def rotation() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, float]]:
+    """The cosines and sines of 90 positions, and the norms of each query's and each key's head."""
+    angles = random(90, HEAD_DIM // 2, seed=1)
+    return (angles.cos(), angles.sin()), (random(HEAD_DIM, seed=2), random(HEAD_DIM, seed=3), 1e-6)
+
+
+def filled(count: int, dtype: torch.dtype, seed: int) -> KVPages:
+    """Pages full of other sequences' keys and values."""
+    keys, values = (
+        random(count, KV_HEADS, 1, HEAD_DIM, 16, seed=seed),
+        random(count, KV_HEADS, 16, HEAD_DIM, seed=seed + 1),
+    )
+    return KVPages(keys.to(dtype), values.to(dtype))
+
+
 def attention(ops: native.Native) -> dict[str, torch.Tensor]:
     """Keys and values are written to the pages, then attended to."""
     found = {}
-    heads, kv_heads, head_dim = 6, 2, 32
     batch, count = paged([(1, 70), (9, 90), (5, 5)], 16)
-    tables = random(90, head_dim // 2, seed=1).cos(), random(90, head_dim // 2, seed=1).sin()
-    norms = random(head_dim, seed=2), random(head_dim, seed=3), 1e-6
+    tables, norms = rotation()
     for dtype in (torch.float32, torch.float16):
         for window, cap, sinks in ((0, 0.0, False), (24, 0.0, True), (0, 5.0, False)):
-            keys, values = (
-                random(count, kv_heads, 1, head_dim, 16, seed=4),
-                random(count, kv_heads, 16, head_dim, seed=5),
-            )
-            pages, qkv = KVPages(keys.to(dtype), values.to(dtype)), random(15, heads + 2 * kv_heads, head_dim, seed=6)
+            pages, qkv = filled(count, dtype, seed=4), random(15, HEADS + 2 * KV_HEADS, HEAD_DIM, seed=6)
             ops.rope_write(qkv, tables, norms if window else None, pages, batch)
             name = f"{dtype}, window {window}, cap {cap}, sinks {sinks}"
             found[f"positions, {name}"] = qkv
             found[f"keys, {name}"], found[f"values, {name}"] = pages.keys, pages.values
-            settings = Attention(head_dim**-0.5, window, cap, random(heads, seed=7) if sinks else None)
+            settings = Attention(HEAD_DIM**-0.5, window, cap, random(HEADS, seed=7) if sinks else None)
             found[f"attention, {name}"] = ops.attend(qkv, pages, batch, settings)
     return found
-
-
-HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER = 6, 2, 32, 96, 64
 
 
 def dense_layers(ops: native.Native, kind: str) -> list[DenseLayer]:
@@ -88,8 +95,7 @@ def dense_layers(ops: native.Native, kind: str) -> list[DenseLayer]:
             weight = replace(codes, scales=codes.scales * 0.02, offsets=codes.offsets * 0.02)
         return ops.linear(weight, random(n, seed=seed) if bias else None, kind != "float32", gated=gated)
 
-    tables = random(90, HEAD_DIM // 2, seed=1).cos(), random(90, HEAD_DIM // 2, seed=1).sin()
-    norms = random(HEAD_DIM, seed=2), random(HEAD_DIM, seed=3), 1e-6
+    tables, norms = rotation()
     return [
         DenseLayer(
             tables,
@@ -107,9 +113,8 @@ def dense_layers(ops: native.Native, kind: str) -> list[DenseLayer]:
 
 
 def layer_pages(count: int, dtype: torch.dtype) -> list[KVPages]:
-    """The pages of two layers, full of other sequences' keys and values."""
-    shapes = (count, KV_HEADS, 1, HEAD_DIM, 16), (count, KV_HEADS, 16, HEAD_DIM)
-    return [KVPages(*(random(*shape, seed=50 + one).to(dtype) for shape in shapes)) for one in range(2)]
+    """The pages of two layers."""
+    return [filled(count, dtype, seed=50 + 2 * one) for one in range(2)]
 
 
 def layers(ops: native.Native) -> dict[str, torch.Tensor]:

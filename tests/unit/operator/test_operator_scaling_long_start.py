@@ -89,7 +89,7 @@ def test_a_wave_does_not_outrun_replicas_that_start_for_20_minutes(monkeypatch: 
 
 
 def test_a_maximum_is_no_obstacle_to_spare_replicas() -> None:
-    """Three times the load needs more than the maximum; the load itself does not, and nobody is told to raise it."""
+    """Three times the load needs more than the maximum; the load itself does not, so no status says that the maximum is reached."""
     fleet = fleet_of(lambda at: 8.0, 3, most=4)
     fleet.run(1800)
     assert fleet.desired == 4
