@@ -1,8 +1,9 @@
 """Runs parts of the tests side by side, as `make test` does:
 `PYTHONPATH=tests python -m suite.main PART... [--in-turn]`. Without a part: all.
 
-Every line of a part is shown with the part's name before it. A part that fails ends no other. Ctrl-C and SIGTERM end all of
-them, and what they have started. Exit code 1 when a part failed, 130 when it was stopped, 2 for a name that is no part.
+Every line of a part is shown with the part's name before it. A part that fails ends no other, and what failed is shown again at
+the end, where the last lines of a long log have it. Ctrl-C and SIGTERM end all of them, and what they have started. Exit code 1
+when a part failed, 130 when it was stopped, 2 for a name that is no part.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ def played(parts: Sequence[Part], at_once: int, options: Sequence[str] = ("--hyp
                 runner.stop()
                 break
         outcomes = [future.result() for future in futures]
+    for part, outcome in zip(parts, outcomes, strict=True):
+        for line in outcome.causes:
+            console.print(f"{part.name:{width}} | {line}")
     for part, outcome in zip(parts, outcomes, strict=True):
         console.print(f"{part.name:{width}} {outcome.how or 'passed':28} {minutes(outcome.seconds):>8}  {part.shows}")
     console.print(f"{'all':{width}} {f'CPU use {busy.share():.0%}':28} {minutes(time.monotonic() - began):>8}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,14 +16,18 @@ from nightly.runner import end, environment
 from suite.parts import Part
 
 STOPPED = "stopped"
+# What pytest prints of an assertion and in its summary, and mypy of a type.
+CAUSE = re.compile(r"E   |FAILED |ERROR |.*: error: ")
+CAUSE_LINES, CAUSE_CHARACTERS = 30, 300
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`how` says how the part failed, and is empty where it passed."""
+    """`how` says how the part failed, and is empty where it passed. `causes` are the last lines that say what failed."""
 
     how: str
     seconds: float
+    causes: tuple[str, ...] = ()
 
 
 class Runner:
@@ -35,6 +41,7 @@ class Runner:
     def run(self, part: Part, options: Sequence[str]) -> Outcome:
         """Run every command of a part, also after one that failed."""
         began, failed = time.monotonic(), list[str]()
+        causes = deque[str](maxlen=CAUSE_LINES)
         for number, command in enumerate(part.commands(options), 1):
             process = self._started(part, command)
             if process is None:
@@ -44,11 +51,14 @@ class Runner:
             with process.stdout:
                 for line in process.stdout:
                     self._show(part.name, line.rstrip("\n"))
+                    if CAUSE.match(line):
+                        causes.append(line.rstrip("\n")[:CAUSE_CHARACTERS])
             if status := process.wait():
                 failed.append(f"run {number}: exit status {status}")
             with self._lock:
                 self._running.discard(process)
-        return Outcome(STOPPED if self._stopped else "; ".join(failed), time.monotonic() - began)
+        how = STOPPED if self._stopped else "; ".join(failed)
+        return Outcome(how, time.monotonic() - began, tuple(causes) if failed else ())
 
     def stop(self) -> None:
         """End everything that runs, and start nothing more."""

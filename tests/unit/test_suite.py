@@ -78,11 +78,15 @@ def test_names_choose_parts() -> None:
 
 
 def test_a_failure_is_reported_and_ends_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    parts = [script("a", "print('one'); raise SystemExit(3)", "print('two')"), script("longer", "print('three')")]
+    fails = "print('one'); print('E   assert 1 == 2'); print('FAILED tests/x.py::test_y'); raise SystemExit(3)"
+    parts = [script("a", fails, "print('two')"), script("longer", "print('three'); print('E   caught')")]
     assert main.played(parts, 2) == main.FAILED
     lines = capsys.readouterr().out.splitlines()
     assert {"a      | one", "a      | two", "longer | three"} <= {line[len("  0:00 ") :] for line in lines}
     assert any(line.startswith("a      run 1: exit status 3") for line in lines)
+    end = lines[-5:]  # also the last lines of a log say what failed
+    assert end[:2] == ["a      | E   assert 1 == 2", "a      | FAILED tests/x.py::test_y"]
+    assert not any(line.startswith("longer | E") for line in lines)
     assert any(line.startswith("longer passed") for line in lines)
     assert re.match(r"all    CPU use \d+%", lines[-1])
     assert main.played(parts[1:], 1) == 0
