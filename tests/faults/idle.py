@@ -34,7 +34,7 @@ from pagefleet_operator.domain.rollout.pace import YOUNG_SECONDS
 from pagefleet_operator.kube.client import Api
 
 NAMESPACE, PORT, QUIET_SECONDS, TIMEOUT_SECONDS = "idle", 18260, 30.0, 180.0
-# Writes a minute for each service. A calm canary is decided about every six seconds, and its evidence is in the status.
+# Writes a minute for each service. A calm canary is decided about every ten seconds, and its evidence is in the status.
 SERVING_WRITES, JUDGED_WRITES, STATUS_SECONDS = 1.0, 12.0, 6.0
 JUDGED = "s5"
 SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"
@@ -104,7 +104,7 @@ async def _busy(ground: Ground, operator: Operator, seconds: float) -> dict[str,
             await _until(ground.api, JUDGED, lambda v: v.weights.get(v.canary) == 50)
             await asyncio.sleep(
                 YOUNG_SECONDS + STATUS_SECONDS
-            )  # the first minute of a weight is decided about at every slice
+            )  # the first half minute of a weight is decided about at every slice
             before = len(operator.proxy.committed)
             await asyncio.sleep(seconds)
             calls = [call for call in operator.proxy.committed[before:] if _counts(call)]

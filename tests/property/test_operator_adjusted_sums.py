@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.adjusted import excursions
 from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated, AdjustedScope
-from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT
+from pagefleet_operator.domain.analysis.adjusted.alternatives import BET_OF, COUNT, THRESHOLDS
 from pagefleet_operator.domain.analysis.adjusted.memory import CHECKPOINT_SECONDS, SETTLED_SECONDS, accumulate
 from pagefleet_operator.domain.analysis.adjusted.onsets import FLOOR, OnsetMixture, OnsetPrior
 from pagefleet_operator.domain.analysis.adjusted.waiting import Side
@@ -107,9 +107,33 @@ def test_excursions_are_those_of_cumulative_sums_place_by_place(slices: list[tup
             if not sums[place]:
                 heights[place] += max(0.0, peaks[place] - excursions.LEVEL)
                 peaks[place] = 0.0
-    under_way = found.copied()._open.get("p", {})
-    assert [under_way.get(place, (0.0, 0.0)) for place in range(COUNT)] == list(zip(sums, peaks, strict=True))
+    copy = found.copied()
+    under_way, highest = copy._open.get("p", {}), copy._peaks.get("p", {})
+    assert ([under_way.get(place, 0.0) for place in range(COUNT)], under_way.keys()) == (sums, highest.keys())
+    assert [highest.get(place, 0.0) for place in range(COUNT)] == peaks
     assert found._height == heights
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, THRESHOLDS)), st.floats(1, 4)), max_size=40))
+def test_requests_that_are_no_hits_lower_the_excursions_under_way_as_their_ratios_do(
+    slices: list[tuple[int, set[int], float]],
+) -> None:
+    """`fall` for the bets without a hit, and `add` for the others, give what `add` gives for all of them."""
+    apart, together, misses = (
+        excursions.Excursions(),
+        excursions.Excursions(),
+        [-0.1 - place / 50 for place in range(COUNT)],
+    )
+    for start, (requests, hit, weight) in enumerate(slices):
+        rises = [3.0 + place / 10 for place in range(COUNT)]
+        runs = [(place, (rises[place],)) for place in range(COUNT) if BET_OF[place] in hit]
+        apart.under_way(float(start), "p")
+        apart.fall("p", misses, requests, weight, hit)
+        apart.add(float(start), "p", runs, weight)
+        every = [rises[place] if BET_OF[place] in hit else requests * misses[place] for place in range(COUNT)]
+        together.add(float(start), "p", [(0, every)], weight)
+    assert (apart._open, apart._peaks) == (together._open, together._peaks)
+    assert (apart._count, apart._height, apart.scales()) == (together._count, together._height, together.scales())
 
 
 @given(st.lists(st.floats(FLOOR, 300), min_size=3, max_size=3), st.lists(st.floats(-50, 50), min_size=3, max_size=3))

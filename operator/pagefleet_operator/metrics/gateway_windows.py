@@ -29,6 +29,7 @@ from pagefleet_operator.domain.slo.attainment import Attainment
 from pagefleet_operator.domain.status.gateway_slices import (
     MAX_TEXT,
     bucket_count,
+    entry,
     finite,
     optional,
     short_answer,
@@ -253,7 +254,7 @@ class GatewayWindows:
             account.receive(len(text))
             after = known.start, -math.inf if again else known.start
             if len(text) > SHORT:
-                long = await long_json.load(text, ("slices",), account)
+                long = await long_json.load(text, ("slices",), account, entry)
                 return _answer(long, [piece async for piece in taking_turns(slices(long, *after), account)])
             with account.spending():
                 short = short_answer(text)

@@ -6,7 +6,7 @@ and end takes 2 ms for 1 MiB.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import msgspec
@@ -18,8 +18,10 @@ SHORT = 64 << 10  # characters that are read in less than a millisecond
 _MEMBERS, _ENTRIES = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder(list[msgspec.Raw])
 
 
-async def load(text: str, long: tuple[str, ...], account: Account) -> dict[str, Any]:
-    """Return the object in `text`. `long` are the names that lead to the list that may be long.
+async def load(
+    text: str, long: tuple[str, ...], account: Account, entry: Callable[[str | msgspec.Raw], Any] = loads
+) -> dict[str, Any]:
+    """Return the object in `text`. `long` are the names that lead to the list that may be long. `entry` reads one of its entries.
 
     Raises ValueError for anything but an object, and RecursionError for one that is too deep.
     """
@@ -30,22 +32,24 @@ async def load(text: str, long: tuple[str, ...], account: Account) -> dict[str, 
             raise ValueError("it is no object")
         return known
     document: dict[str, Any] = {}
-    async for _ in taking_turns(_read(text, long, document), account):
+    async for _ in taking_turns(_read(text, long, document, entry), account):
         pass
     return document
 
 
-def _read(text: str | msgspec.Raw, long: tuple[str, ...], document: dict[str, Any]) -> Generator[None, None, None]:
+def _read(
+    text: str | msgspec.Raw, long: tuple[str, ...], document: dict[str, Any], read: Callable[[msgspec.Raw], Any]
+) -> Generator[None, None, None]:
     """Fill in the document. Yields where others may run."""
     for name, value in _MEMBERS.decode(text).items():
         begin = bytes(memoryview(value)[:1]) if long[:1] == (name,) else b""
         if begin == b"[" and len(long) == 1:
             entries = document[name] = []
             for entry in _ENTRIES.decode(value):
-                entries.append(loads(entry))
+                entries.append(read(entry))
                 yield None
         elif begin == b"{" and len(long) > 1:
             document[name] = {}
-            yield from _read(value, long[1:], document[name])
+            yield from _read(value, long[1:], document[name], read)
         else:
             document[name] = loads(value)

@@ -46,7 +46,12 @@ def gained(sums: Accumulated, start: float, pieces: list[Slice], pods: int = 1) 
 
 def ups(shares: Sequence[float]) -> list[float]:
     """What one hit earns against each of the shares."""
-    return [up for share in shares for up, _ in stakes(share)]
+    return [up for share in shares for up in stakes(share)[0]]
+
+
+def downs(shares: Sequence[float]) -> list[float]:
+    """What one miss costs against each of the shares."""
+    return [down for share in shares for down in stakes(share)[1]]
 
 
 def test_a_hit_counts_against_the_share_of_each_threshold_of_its_stratum() -> None:
@@ -55,7 +60,7 @@ def test_a_hit_counts_against_the_share_of_each_threshold_of_its_stratum() -> No
     expected = ups(QUANTILES[:4]) + NONE + ups(MULTIPLES) + [severe(MULTIPLES).ratio([(1, 1)] * 4)]
     assert gained(sums, 30.0, [piece("c", 30.0, HITS)]) == pytest.approx(expected)
     assert sums.hits == [(1, 1)] * 4 + [(0, 0)] + [(1, 1)] * 4
-    misses = [down for share in QUANTILES[:2] for _, down in stakes(share)]
+    misses = downs(QUANTILES[:2])
     assert gained(sums, 32.0, [piece("c", 32.0, {50: 1})])[:8] == pytest.approx(misses)
     sums.add(34.0, [piece("c", 34.0, {50: 1})])
     assert sums.hits[0] == (3, 1)
@@ -65,7 +70,7 @@ def test_in_strata_that_are_not_known_lower_quantiles_are_inherited_and_multiple
     sums = learned()
     expected = ups(QUANTILES[:2]) + NONE * 3 + ups(ASSUMED) + [severe(ASSUMED).ratio([(1, 1)] * 4)]
     assert gained(sums, 30.0, [piece("c", 30.0, HITS, stratum=UNKNOWN)]) == pytest.approx(expected)
-    misses = [down for share in ASSUMED for _, down in stakes(share)]
+    misses = downs(ASSUMED)
     found = gained(sums, 32.0, [piece("c", 32.0, {1: 1}, stratum=UNKNOWN)])
     assert found[20:36] == pytest.approx(misses) and found[36] == pytest.approx(math.log(0.25))
 
@@ -105,7 +110,7 @@ def test_a_restarted_operator_goes_on_after_the_slices_that_are_stored(begin: fl
 def test_before_a_canary_is_warm_only_the_far_multiples_count_and_what_still_waits_then_counts_anew() -> None:
     sums = learned(replace(SCOPE, warm_up=5))
     far = NONE * 7 + ups(MULTIPLES[2:]) + [severe(MULTIPLES[2:]).ratio([(1, 1)] * 2)]
-    both = [up + down for share in MULTIPLES[2:] for up, down in stakes(share)]
+    both = [up + down for share in MULTIPLES[2:] for up, down in zip(*stakes(share), strict=True)]
     bet = severe(MULTIPLES[2:]).ratio([(2, 1)] * 2)
     found = gained(sums, 30.0, [arrivals("c", 30.0, 3), piece("c", 30.0, {140: 1}, HITS)])
     assert found == pytest.approx(NONE * 7 + both + [bet])
@@ -208,9 +213,7 @@ def test_single_pods_of_the_stable_revision_calibrate_the_evidence() -> None:
     weight = (64 / 3 + 5) / (4 + 5)
     ratios = [weight * 4 * up for up in ups(QUANTILES + MULTIPLES)] + [weight * severe(MULTIPLES).ratio([(4, 4)] * 4)]
     expected.add(30.0, "slow", [(0, ratios)])
-    less = [
-        up if place < 2 else down for place, share in enumerate(QUANTILES + MULTIPLES) for up, down in stakes(share)
-    ]
+    less = [*ups(QUANTILES[:2]), *downs(QUANTILES[2:] + MULTIPLES)]
     less.append(math.log(0.25))
     expected.add(30.0, "middling", [(0, [(64 / 3 + 5) / (20 + 5) * 20 * own for own in less])])
     expected.under_way(30.0, "quick")
@@ -218,7 +221,7 @@ def test_single_pods_of_the_stable_revision_calibrate_the_evidence() -> None:
     assert sums.excursions.scales() == pytest.approx(expected.scales()) != pytest.approx(MIN_SCALES)
     # Without a hit the excursion under way shrinks.
     sums.add(32.0, [piece("s", 32.0, {}, pods={"slow": {1: 90}, "quick": {1: 90}})])
-    misses = [90 * down for share in QUANTILES + MULTIPLES for _, down in stakes(share)] + [90 * math.log(0.25)]
+    misses = [90 * down for down in downs(QUANTILES + MULTIPLES)] + [90 * math.log(0.25)]
     expected.add(32.0, "slow", [(0, misses)])
     assert sums.excursions.scales() == pytest.approx(expected.scales())
     sums.add(60.0, [piece("c", 60.0, {})])

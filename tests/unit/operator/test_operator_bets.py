@@ -18,19 +18,19 @@ log = math.log
 def test_a_hit_earns_the_ratio_of_its_chances_and_a_miss_loses_that_of_its_own() -> None:
     """Of the odds 0.2 / 0.8, the multiples 1.5, 2, 4 and 16 are the shares 3/11, 1/3, 1/2 and 4/5."""
     expected = [(share / 0.2, (1 - share) / 0.8) for share in (3 / 11, 1 / 3, 1 / 2, 4 / 5)]
-    for (up, down), (hit, miss) in zip(stakes(0.2), expected, strict=True):
+    for up, down, (hit, miss) in zip(*stakes(0.2), expected, strict=True):
         assert (up, down) == pytest.approx((log(hit), log(miss)))
     assert ratios(0.2, 3.0, 5.0) == pytest.approx([3 * log(hit) + 5 * log(miss) for hit, miss in expected])
 
 
 def test_a_share_of_nearly_all_requests_is_bet_against_as_one_of_98_percent() -> None:
     assert stakes(1.0) == stakes(0.98) != stakes(0.97)
-    assert stakes(0.98)[3][0] == pytest.approx(log(15.68 / 15.7 / 0.98))
+    assert stakes(0.98)[0][3] == pytest.approx(log(15.68 / 15.7 / 0.98))
 
 
 def test_the_bet_on_all_multiples_has_a_quarter_of_the_prior_and_the_others_share_the_rest() -> None:
     """Nine thresholds, each with four odds."""
-    assert (COUNT, SEVERE) == (37, 36) == (9 * len(stakes(0.3)) + 1, 36)
+    assert (COUNT, SEVERE) == (37, 36) == (9 * len(stakes(0.3)[0]) + 1, 36)
     assert SHARES == (0.75 / 36,) * 36 + (0.25,)
 
 

@@ -68,7 +68,7 @@ def pauses(cluster: Cluster, seconds: float) -> list[float]:
     return found
 
 
-def test_a_sound_canary_is_decided_on_less_often_after_the_first_minute_of_a_weight() -> None:
+def test_a_sound_canary_is_decided_on_less_often_after_the_first_half_minute_of_a_weight() -> None:
     cluster = in_step()
     young, later = pauses(cluster, YOUNG_SECONDS - 4), pauses(cluster, 120)[4:]
     assert max(young) <= SLICE + CLOSED_SECONDS[0]

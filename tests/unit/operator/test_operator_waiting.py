@@ -5,21 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Tail, Waiting, by_stratum
+from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Waiting, by_stratum
 from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 
 def piece(start: float, waiting: Mapping[int, int], instance: str = "g", stratum: str = "a") -> Slice:
     counts = LoadCounts(relative={7: 2}, waiting=waiting, unmeasured={8: 3})
     return Slice(instance, start, 2.0, "s", "", 0, 0, load={stratum: counts})
-
-
-def test_the_tail_above_a_bucket_is_without_the_bucket_itself() -> None:
-    tail = Tail({3: 4, 1: 2})
-    assert tail.above_each([0, 1, 2, 3]) == [6, 4, 4, 0]
-    assert tail.above_each([3, 0, 1]) == [0, 6, 4]
-    assert tail.total == 6
-    assert (Tail({}).above_each([0]), Tail({}).total) == ([0], 0)
 
 
 def test_measured_requests_are_decided_and_strata_without_a_threshold_are_left_out() -> None:

@@ -1,7 +1,7 @@
 """Decides when a service is due again.
 
 While a canary is judged, the next decision follows the end of a slice of the gateways, so that a verdict waits for no old
-measurement. The first minute of a weight is decided about at every slice, and so is a canary with the least evidence against
+measurement. The first half minute of a weight is decided about at every slice, and so is a canary with the least evidence against
 it. All other decisions about a canary change nothing, so there are fewer of them.
 """
 
@@ -14,9 +14,9 @@ from pagefleet_operator.domain.status.stage import Stage, watched_seconds
 from pagefleet_operator.domain.status.status import Phase
 from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
-BUSY_SECONDS, IDLE_SECONDS, CALM_SECONDS = 2.0, 5.0, 6.0
+BUSY_SECONDS, IDLE_SECONDS, CALM_SECONDS = 2.0, 5.0, 10.0
 CLOSED_SECONDS = (0.1, 0.5)  # after a slice's end it is read
-YOUNG_SECONDS = 60.0  # of a weight
+YOUNG_SECONDS = 30.0  # of a weight
 SOUND_EVIDENCE = 0.5  # a sound canary's is below it for almost all of its time (an e-value; a conviction takes 100)
 
 

@@ -100,7 +100,7 @@ def _canary_bounds(scaling: Scaling, share: int, beside: int) -> Scaling:
     """
     most = scaling.max if scaling.affordable is None else max(1, min(scaling.max, scaling.affordable - beside))
     least = min(share, most)
-    return replace(scaling, min=least, max=least if scaling.external else most, external=False, idle_to_zero=None)
+    return replace(scaling, min=least, max=most, idle_to_zero=None)
 
 
 def _recommended(revision: str, stage: Stage, observation: Observation, scaling: Scaling, now: float) -> Recommendation:

@@ -5,8 +5,6 @@ Each slice is added once, when it has been read. So a reading costs the slices t
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import operator
 from collections.abc import Callable, Collection
@@ -107,14 +105,13 @@ class _Recent:
 
     def __init__(self) -> None:
         self.tokens, self.reports = 0, 0  # slices that report tokens
-        self._slices: list[tuple[float, int, Slice]] = []  # a heap
-        self._order = itertools.count()
+        self._slices: dict[float, list[Slice]] = {}  # by their start
         self._latency, self._ages = dict[int, int](), dict[int, int]()
         # Requests in flight in the newest slice of each gateway and group, and the slice's start.
         self._in_flight: dict[tuple[str, str, str], tuple[float, Histogram]] = {}
 
     def add(self, piece: Slice) -> None:
-        heapq.heappush(self._slices, (piece.start, next(self._order), piece))
+        self._slices.setdefault(piece.start, []).append(piece)
         self._count(piece, 1, sketch.add_onto)
         group = _group(piece)
         if piece.start >= self._in_flight.get(group, (-math.inf,))[0]:
@@ -122,12 +119,12 @@ class _Recent:
 
     def forget(self, before: float) -> None:
         """Forget the slices that began before a time."""
-        while self._slices and self._slices[0][0] < before:
-            piece = heapq.heappop(self._slices)[-1]
-            self._count(piece, -1, sketch.take_off)
-            group = _group(piece)
-            if self._in_flight.get(group, (math.inf,))[0] <= piece.start:
-                del self._in_flight[group]
+        for start in [start for start in self._slices if start < before]:
+            for piece in self._slices.pop(start):
+                self._count(piece, -1, sketch.take_off)
+                group = _group(piece)
+                if self._in_flight.get(group, (math.inf,))[0] <= start:
+                    del self._in_flight[group]
 
     def ttft(self) -> float | None:
         """The 95th percentile of the time to first token; None for too few requests."""

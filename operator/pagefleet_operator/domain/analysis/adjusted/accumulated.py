@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
@@ -25,6 +26,7 @@ from pagefleet_operator.domain.analysis.adjusted.alternatives import (
     SHARES,
     THRESHOLDS,
     ratios,
+    stakes,
 )
 from pagefleet_operator.domain.analysis.adjusted.excursions import NEAR, Excursions, Run
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
@@ -34,7 +36,7 @@ from pagefleet_operator.domain.analysis.adjusted.reference import (
     Reference,
     Threshold,
 )
-from pagefleet_operator.domain.analysis.adjusted.severe import severe
+from pagefleet_operator.domain.analysis.adjusted.severe import QUICK, severe
 from pagefleet_operator.domain.analysis.adjusted.surges import surged
 from pagefleet_operator.domain.analysis.adjusted.suspects import Suspects
 from pagefleet_operator.domain.analysis.adjusted.traffic import PodTraffic
@@ -47,8 +49,6 @@ RECENT_SECONDS = 10.0  # the stable's hits of so long excuse the canary's
 MULTIPLE = len(QUANTILES)  # the place of the first multiple among the thresholds
 ALIKE = QUANTILES.index(0.75)  # the threshold by whose hits pods are alike: hits are neither rare nor usual
 NOTHING = (0.0,) * len(ODDS)
-# By alternative: the place of its threshold, and THRESHOLDS for the bet on all multiples together.
-BET_OF = tuple(place // len(ODDS) for place in range(COUNT))
 PRIOR = OnsetPrior(horizon=1800.0)  # in slices of two seconds: an hour
 
 
@@ -151,8 +151,10 @@ class Accumulated:
         self._totals = [total + more for total, more in zip(self._totals, self._recent[-1][1], strict=True)]
         while self._recent[0][0] <= start - RECENT_SECONDS:
             self._totals = [total - less for total, less in zip(self._totals, self._recent.popleft()[1], strict=True)]
-        shares = [self._share(place, threshold.share) for place, threshold in enumerate(self.thresholds)]
-        watched, own = _Watched(shares), [piece for piece in pieces if piece.revision == self.scope.stable]
+        totals = zip(self._totals[:THRESHOLDS], self._totals[THRESHOLDS:], strict=True)
+        shares = [surged(one.share, *known) for one, known in zip(self.thresholds, totals, strict=True)]
+        own = [piece for piece in pieces if piece.pods and piece.revision == self.scope.stable]
+        watched = _Watched(shares)
         self._traffic.add(start, own)
         for piece in own:
             self._watch(piece, watched)
@@ -235,8 +237,10 @@ class Accumulated:
             under_way = self.excursions.under_way(start, pod)
             # Without a hit no ratio is above 0: no excursion begins.
             if bets or under_way:
-                bets.update(map(BET_OF.__getitem__, under_way))
-                self.excursions.add(start, pod, watched.runs(requests, hits, bets), self._traffic.weight(pod))
+                weight = self._traffic.weight(pod)
+                self.excursions.fall(pod, watched.misses, requests, weight, bets)
+                if bets:
+                    self.excursions.add(start, pod, watched.runs(requests, hits, bets), weight)
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)
@@ -266,6 +270,8 @@ class _Watched:
 
     def __init__(self, shares: Sequence[float]) -> None:
         self._shares = shares
+        # Of one request that is no hit, by alternative.
+        self.misses = [*chain.from_iterable([stakes(share)[1] for share in shares]), QUICK]
 
     def runs(self, requests: int, hits: Sequence[int], bets: Iterable[int]) -> list[Run]:
         """Return those of some bets, for so many requests and the hits of each threshold."""

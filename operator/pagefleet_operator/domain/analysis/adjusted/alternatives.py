@@ -14,18 +14,24 @@ SEVERE = THRESHOLDS * len(ODDS)  # the place of the bet on all multiples togethe
 COUNT = SEVERE + 1  # alternatives: those of the first threshold, then those of the second, ..., then SEVERE
 SEVERE_SHARE = 0.25
 SHARES = (*((1 - SEVERE_SHARE) / SEVERE,) * SEVERE, SEVERE_SHARE)  # their prior weights
+# By alternative: the place of its threshold, and THRESHOLDS for the bet on all multiples together.
+BET_OF = tuple(place // len(ODDS) for place in range(COUNT))
 MAX_SHARE = 0.98
+LOG_ODDS = tuple(map(math.log, ODDS))
 
 
 @lru_cache(maxsize=4096)
 def ratios(share: float, hits: float, misses: float) -> tuple[float, ...]:
     """Return the logarithm of the likelihood ratio against "at most `share` of the requests are hits", for each of ODDS."""
-    return tuple([hits * up + misses * down for up, down in stakes(share)])
+    return tuple([hits * up + misses * down for up, down in zip(*stakes(share), strict=True)])
 
 
 @lru_cache(maxsize=1024)
-def stakes(share: float) -> tuple[tuple[float, float], ...]:
-    """Return the logarithms of the likelihood ratios of one hit and of one miss, for each of ODDS."""
+def stakes(share: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the logarithms of the likelihood ratios of one hit, and of one miss, for each of ODDS.
+
+    With the odds r times those of the share p, a hit has the ratio r / (1 + (r - 1) p) and a miss 1 / (1 + (r - 1) p).
+    """
     share = min(share, MAX_SHARE)
-    chances = [odds * share / (1 - share + odds * share) for odds in ODDS]
-    return tuple([(math.log(chance / share), math.log((1 - chance) / (1 - share))) for chance in chances])
+    logs = [math.log1p((odds - 1) * share) for odds in ODDS]
+    return tuple([up - log for up, log in zip(LOG_ODDS, logs, strict=True)]), tuple([-log for log in logs])

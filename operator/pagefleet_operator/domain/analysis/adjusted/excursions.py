@@ -11,9 +11,9 @@ there are excursions, a prior counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, KeysView, Mapping, Sequence
+from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
 
-from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS, SEVERE
+from pagefleet_operator.domain.analysis.adjusted.alternatives import BET_OF, COUNT, ODDS, SEVERE
 from pagefleet_operator.domain.analysis.adjusted.reference import FAR, MULTIPLES, QUANTILES
 
 PRIOR_EXCURSIONS = 3.0
@@ -37,7 +37,6 @@ MIN_SCALES = (
 # The alternatives that a phase of a sound pod can reach.
 NEAR = frozenset({*range((len(QUANTILES) + sum(multiple < FAR for multiple in MULTIPLES)) * len(ODDS)), SEVERE})
 
-NOTHING = (0.0, 0.0)
 Run = tuple[int, Sequence[float]]  # the place of an alternative, and numbers of it and of those after it
 
 
@@ -45,8 +44,9 @@ class Excursions:
     """The cumulative sums of each pod, and the number and heights of the excursions that are over."""
 
     def __init__(self) -> None:
-        # The excursions under way, by pod and alternative: the sum now, and the highest one. No sum is 0 or less.
-        self._open: dict[str, dict[int, tuple[float, float]]] = {}
+        # The excursions under way, by pod and alternative: the sums, none of which is 0 or less, and the highest ones.
+        self._open: dict[str, dict[int, float]] = {}
+        self._peaks: dict[str, dict[int, float]] = {}
         self._newest: dict[str, float] = {}  # the start of each pod's newest slice
         self._count = [0] * COUNT
         self._height = [0.0] * COUNT
@@ -59,28 +59,50 @@ class Excursions:
     def under_way(self, start: float, pod: str) -> KeysView[int]:
         """Note a slice of a pod, and return the alternatives that have an excursion under way on it."""
         self._newest[pod] = start
-        return self._open.setdefault(pod, {}).keys()
+        if pod not in self._open:
+            self._open[pod], self._peaks[pod] = {}, {}
+        return self._open[pod].keys()
 
     def add(self, start: float, pod: str, runs: Iterable[Run], weight: float = 1.0) -> None:
         """Add the logarithms of a slice's likelihood ratios, times `weight`. `start` is the slice's start.
 
         An alternative without an excursion and without a gain stays as it is, and may be left out.
         """
-        known = self._open.setdefault(pod, {})
-        self._newest[pod] = start
+        self.under_way(start, pod)
+        known, peaks = self._open[pod], self._peaks[pod]
         for first, ratios in runs:
             for place, ratio in enumerate(ratios, first):
-                before, peak = known.get(place, NOTHING)
-                total = before + weight * ratio
-                if total > peak:
-                    known[place] = total, total
-                elif total > 0:
-                    known[place] = total, peak
+                total = known.get(place, 0.0) + weight * ratio
+                if total > 0:
+                    known[place] = total
+                    if total > peaks.get(place, 0.0):
+                        peaks[place] = total
                 elif place in known:
-                    del known[place]
-                    if peak > LEVEL:
-                        self._count[place] += 1
-                        self._height[place] += peak - LEVEL
+                    self._end(pod, place)
+
+    def fall(self, pod: str, misses: Sequence[float], requests: int, weight: float, hit: Collection[int]) -> None:
+        """Add `requests` that are no hits to the excursions under way, but not to those of the bets that are `hit`.
+
+        `misses` has the logarithm of the likelihood ratio of such a request, which is below 0, by alternative.
+        """
+        known, ended = self._open[pod], list[int]()
+        for place, before in known.items():
+            if BET_OF[place] in hit:
+                continue
+            total = before + weight * (requests * misses[place])
+            if total > 0:
+                known[place] = total
+            else:
+                ended.append(place)
+        for place in ended:
+            self._end(pod, place)
+
+    def _end(self, pod: str, place: int) -> None:
+        del self._open[pod][place]
+        peak = self._peaks[pod].pop(place)
+        if peak > LEVEL:
+            self._count[place] += 1
+            self._height[place] += peak - LEVEL
 
     def scales(self) -> tuple[float, ...]:
         """Return the factor by which the evidence of each alternative is divided.
@@ -90,8 +112,8 @@ class Excursions:
         is seen at some thresholds long before it is seen at all.
         """
         heights, counts = list(self._height), list(self._count)
-        for known in self._open.values():  # an excursion under way is at least as high as it is now
-            _count_open(known, counts, heights)
+        for peaks in self._peaks.values():  # an excursion under way is at least as high as it is now
+            _count_open(peaks, counts, heights)
         single = [
             _scale(least, least, count, height) / least
             for least, count, height in zip(MIN_SCALES, counts, heights, strict=True)
@@ -105,12 +127,13 @@ class Excursions:
     def forget(self, before: float) -> None:
         """Forget the sums of pods without a slice since `before`: they are gone. Their excursions count as over."""
         for gone in [pod for pod, newest in self._newest.items() if newest < before]:
-            _count_open(self._open[gone], self._count, self._height)
-            del self._open[gone], self._newest[gone]
+            _count_open(self._peaks[gone], self._count, self._height)
+            del self._open[gone], self._peaks[gone], self._newest[gone]
 
     def copied(self) -> Excursions:
         result = Excursions()
         result._open = {pod: dict(known) for pod, known in self._open.items()}
+        result._peaks = {pod: dict(peaks) for pod, peaks in self._peaks.items()}
         result._newest = dict(self._newest)
         result._count, result._height = list(self._count), list(self._height)
         return result
@@ -128,9 +151,9 @@ def _scale(least: float, prior: float, count: int, height: float) -> float:
     return max(least, (PRIOR_EXCURSIONS * prior + SAFETY * height) / (PRIOR_EXCURSIONS + count))
 
 
-def _count_open(known: Mapping[int, tuple[float, float]], counts: list[int], heights: list[float]) -> None:
+def _count_open(peaks: Mapping[int, float], counts: list[int], heights: list[float]) -> None:
     """Count a pod's excursions that are under way and high, in place."""
-    for place, (_, peak) in known.items():
+    for place, peak in peaks.items():
         if peak - LEVEL > OPEN:
             heights[place] += peak - LEVEL
             counts[place] += 1

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 K = 0.25  # the smaller, the more a slow request earns and the more a quick one costs
+QUICK = math.log(K)  # of a request below all thresholds
 MAX_HIT = 3.0  # of the logarithm of a request's factor: one request must not decide
 
 
@@ -58,5 +59,5 @@ def _severe(shares: tuple[float, ...]) -> Severe:
     return Severe(
         tuple(own - before for before, own in itertools.pairwise((0.0, *logs))),
         tuple(math.log(factor) - own for factor, own in zip(factors, logs, strict=True)),
-        math.log(K),
+        QUICK,
     )

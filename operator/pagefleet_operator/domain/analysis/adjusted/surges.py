@@ -19,10 +19,10 @@ def surged(expected: float, requests: float, hits: float) -> float:
     its mean over the prior of a surge (the negative binomial; Robbins, "An empirical Bayes approach to statistics", 1956).
     """
     mean = expected * requests
-    if mean <= 0:
+    if mean <= 0 or hits + 1 <= mean + 1 / GROWTH:  # the mean share of a surge is no larger
         return expected
     usual = hits * math.log(mean) - mean - math.lgamma(hits + 1)
     more = hits * math.log(GROWTH * mean / (1 + GROWTH * mean)) - math.log1p(GROWTH * mean)
     weight = SURGE / (SURGE + (1 - SURGE) * value_of(usual - more))
     share = expected * (hits + 1) / (mean + 1 / GROWTH)
-    return min(1.0, expected + weight * max(0.0, share - expected))
+    return min(1.0, expected + weight * (share - expected))

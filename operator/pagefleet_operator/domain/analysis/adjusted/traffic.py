@@ -59,4 +59,4 @@ class PodTraffic:
 
     def _recent(self, pod: str) -> float:
         newest, requests = self._known.get(pod, (self._now, 0.0))
-        return requests * math.exp((newest - self._now) / FORGOTTEN_SECONDS)
+        return requests if newest == self._now else requests * math.exp((newest - self._now) / FORGOTTEN_SECONDS)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
@@ -14,20 +13,6 @@ from pagefleet_operator.domain.status.observation import Slice
 SILENT_SECONDS = 30.0  # after which a gateway is taken for gone
 Strata = Mapping[str, Histogram]
 Decided = tuple[float, float]
-
-
-class Tail:
-    """How many requests of a histogram lie above a bucket, for many buckets."""
-
-    def __init__(self, histogram: Histogram) -> None:
-        self._buckets = sorted(histogram)
-        self._below = [*accumulate(map(histogram.__getitem__, self._buckets), initial=0)]
-        self.total = self._below[-1]
-
-    def above_each(self, buckets: Sequence[int]) -> list[int]:
-        """Return how many lie above each of the buckets."""
-        known, below, total = self._buckets, self._below, self.total
-        return [total - below[bisect_right(known, bucket)] for bucket in buckets]
 
 
 @dataclass(frozen=True)
@@ -61,15 +46,6 @@ class Side:
     def strata(self) -> set[str]:
         return {*self.relative, *self.unmeasured, *self.begin, *self.end}
 
-    def _passed(self, name: str) -> Histogram:
-        """The requests by the buckets that they have passed, less those that had passed them at the slice's begin."""
-        passed = sketch.merged(
-            [strata[name] for strata in (self.relative, self.unmeasured, self.end) if name in strata]
-        )
-        for bucket, count in self.begin.get(name, {}).items():
-            passed[bucket] = passed.get(bucket, 0) - count
-        return passed
-
     def decided(self, buckets: Mapping[str, int]) -> Decided:
         """Return how many requests lie certainly above or below the bucket of their stratum, and how many above."""
         requests, hits = self.decided_each(by_stratum([buckets]), 1)
@@ -77,28 +53,39 @@ class Side:
 
     def decided_each(self, rows: Mapping[str, Row], count: int) -> tuple[list[int], list[int]]:
         """Return both for each of `count` mappings that `by_stratum` has sorted into `rows`."""
-        requests, hits = [0] * count, [0] * count
-        waited = {*self.unmeasured, *self.begin, *self.end}
-        for name, measured in self.relative.items():
-            if name in waited or name not in rows:
+        requests, hits, waited = [0] * count, [0] * count, {*self.unmeasured, *self.begin, *self.end}
+        for name in waited.union(self.relative):
+            if (row := rows.get(name)) is None:
                 continue
-            row, total = rows[name], 0
-            for bucket, number in measured.items():
-                total += number
-                for place in row.passed(bucket):
-                    hits[place] += number
+            measured = self.relative.get(name, {})
+            total = sum(measured.values())
             for place in row.places:
                 requests[place] += total
-        for name in waited:
-            if name not in rows:
+            slow = _beyond(row, measured)
+            for place, number in slow.items():
+                hits[place] += number
+            if name not in waited:
                 continue
-            row, known = rows[name], Tail(self.relative.get(name, {}))
-            passed = Tail(self._passed(name)).above_each(row.buckets)
-            for place, slow, own in zip(row.places, known.above_each(row.buckets), passed, strict=True):
-                over = max(0, own)
-                requests[place] += known.total - slow + over
-                hits[place] += over
+            more = _beyond(row, self.unmeasured.get(name, {}))
+            for place, number in _beyond(row, self.end.get(name, {})).items():
+                more[place] = more.get(place, 0) + number
+            for place, number in _beyond(row, self.begin.get(name, {})).items():  # they were hits in an earlier slice
+                more[place] = more.get(place, 0) - number
+            for place, number in more.items():
+                added = max(number, -slow.get(place, 0))
+                requests[place] += added
+                hits[place] += added
         return requests, hits
+
+
+def _beyond(row: Row, histogram: Histogram) -> dict[int, int]:
+    """How many requests are beyond each threshold, by place; those that none is beyond are left out."""
+    places, buckets, found = row.places, row.buckets, dict[int, int]()
+    for bucket, number in histogram.items():
+        if at := bisect_left(buckets, bucket):
+            for place in places[:at]:
+                found[place] = found.get(place, 0) + number
+    return found
 
 
 def by_stratum(each: Sequence[Mapping[str, int]]) -> dict[str, Row]:
