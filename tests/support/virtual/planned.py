@@ -13,7 +13,7 @@ from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
 STEP = 5.0  # seconds between two samples
-PAGES, PAGE = 20_000, 16
+PAGES, PAGE = 60_000, 16  # a replica's pages are more than its requests ever hold
 NOW = 1_700_000_010.0
 HALF_HOUR = 1800.0
 

@@ -12,7 +12,7 @@ from support.sample_service import sample
 from support.virtual.planned import HALF_HOUR, NOW, PAGE, PAGES, Service, load, seen
 
 from pagefleet_operator.domain.base.revision import revision_hash, snapshot
-from pagefleet_operator.domain.capacity_plan import report
+from pagefleet_operator.domain.capacity_plan import estimates, report
 from pagefleet_operator.domain.capacity_plan.consequence import Consequence, consequence
 from pagefleet_operator.domain.capacity_plan.record import LOOK_SECONDS, Subject, record
 from pagefleet_operator.domain.decide import decide
@@ -49,6 +49,14 @@ def test_a_look_without_readings_does_not_count() -> None:
     assert one.finding is HOLDS
     (one,) = looks(PLAN, seen(50), seen(10), seen(50)).assumptions
     assert one.finding is UNKNOWN, "a look that leaves it open does"
+
+
+def test_of_readings_at_the_same_concurrency_the_quickest_are_not_preferred() -> None:
+    """An hour of readings that scatter by 9 % around 32 tokens/s."""
+    service = Service(base=0.0625, slope=0.0, replicas=1, noise=0.09)
+    found = estimates.throughput_at(service.samples(NOW, 3600, lambda _: 2), 2)
+    assert found is not None and found.value == pytest.approx(32, rel=0.03)
+    assert found.low <= 32 <= found.high
 
 
 def test_a_bound_that_refutes_a_plan_is_told_as_a_bound() -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean, variance
 
 from pagefleet_operator.domain.scaling import throughput
@@ -133,7 +134,9 @@ def _steady(mean: Mean) -> bool:
 def _bounds(points: Sequence[Mean], concurrency: float, above: bool) -> Estimate | None:
     """What the half-minutes on one side of the planned concurrency say about the throughput there: those that are nearest to it."""
     seen = [(mean.running / mean.replicas, mean.tokens / mean.replicas) for mean in points]
-    side = sorted((one for one in seen if (one[0] > concurrency) is above), reverse=not above)[:NEAREST]
+    # Only the concurrency decides which are taken: of equal ones those with the most tokens would be too quick.
+    own = (one for one in seen if (one[0] > concurrency) is above)
+    side = sorted(own, key=itemgetter(0), reverse=not above)[:NEAREST]
     if len(side) < MIN_POINTS:
         return None
     total = [tokens for _, tokens in side]
