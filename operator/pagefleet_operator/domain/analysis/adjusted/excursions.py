@@ -83,7 +83,8 @@ class Excursions:
     def fall(self, pod: str, misses: Sequence[float], requests: int, weight: float, hit: Collection[int]) -> None:
         """Add `requests` that are no hits to the excursions under way, but not to those of the bets that are `hit`.
 
-        `misses` has the logarithm of the likelihood ratio of such a request, which is below 0, by alternative.
+        `misses` has the logarithm of the likelihood ratio of such a request, which is below 0, by alternative. The slice has been noted
+        before (`under_way`).
         """
         known, ended = self._open[pod], list[int]()
         for place, before in known.items():
