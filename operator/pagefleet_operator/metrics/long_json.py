@@ -19,9 +19,9 @@ _MEMBERS, _ENTRIES = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.
 
 
 async def load(
-    text: str, long: tuple[str, ...], account: Account, entry: Callable[[str | msgspec.Raw], Any] = loads
+    text: str, long: tuple[str, ...], account: Account, read: Callable[[msgspec.Raw], Any] = loads
 ) -> dict[str, Any]:
-    """Return the object in `text`. `long` are the names that lead to the list that may be long. `entry` reads one of its entries.
+    """Return the object in `text`. `long` are the names that lead to the list that may be long. `read` reads one of its entries.
 
     Raises ValueError for anything but an object, and RecursionError for one that is too deep.
     """
@@ -32,7 +32,7 @@ async def load(
             raise ValueError("it is no object")
         return known
     document: dict[str, Any] = {}
-    async for _ in taking_turns(_read(text, long, document, entry), account):
+    async for _ in taking_turns(_read(text, long, document, read), account):
         pass
     return document
 

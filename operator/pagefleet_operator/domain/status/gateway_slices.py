@@ -74,19 +74,20 @@ _FIELDS = {field.encode_name: field.type for field in msgspec.structs.fields(_Se
 
 def short_answer(text: str) -> Mapping[str, Any]:
     """A short answer, for `slices`. Raises ValueError for anything but an object, and RecursionError for one that is too deep."""
-    try:
-        return _DOCUMENT.decode(text)
-    except msgspec.DecodeError:  # perhaps because of an impossible part
-        known = loads(text)
+    known = _decoded(_DOCUMENT, text)
     if not isinstance(known, dict):
         raise ValueError("it is no object")
     return known
 
 
-def entry(text: str | msgspec.Raw) -> Any:
+def entry(text: msgspec.Raw) -> Any:
     """A slice of a long answer, for `slices`. Raises what json.loads raises."""
+    return _decoded(_SLICE, text)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], text: str | msgspec.Raw) -> Any:
     try:
-        return _SLICE.decode(text)
+        return decoder.decode(text)
     except msgspec.DecodeError:  # perhaps because of an impossible part
         return loads(text)
 

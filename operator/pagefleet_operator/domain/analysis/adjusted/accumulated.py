@@ -151,8 +151,7 @@ class Accumulated:
         self._totals = [total + more for total, more in zip(self._totals, self._recent[-1][1], strict=True)]
         while self._recent[0][0] <= start - RECENT_SECONDS:
             self._totals = [total - less for total, less in zip(self._totals, self._recent.popleft()[1], strict=True)]
-        totals = zip(self._totals[:THRESHOLDS], self._totals[THRESHOLDS:], strict=True)
-        shares = [surged(one.share, *known) for one, known in zip(self.thresholds, totals, strict=True)]
+        shares = [self._share(place, threshold.share) for place, threshold in enumerate(self.thresholds)]
         own = [piece for piece in pieces if piece.pods and piece.revision == self.scope.stable]
         watched = _Watched(shares)
         self._traffic.add(start, own)
@@ -226,21 +225,15 @@ class Accumulated:
         """Calibrate by the slices of single stable pods."""
         start = piece.start
         for pod, own in piece.pods.items():
-            requests, hits, bets = 0, [0] * (THRESHOLDS + 1), set[int]()
-            for bucket, count in own.items():
-                requests += count
-                passed = self._bets.passed(bucket)
-                bets.update(passed)
-                for place in passed:
-                    hits[place] += count
-            self._alikeness.add(start, pod, requests, hits[ALIKE])
+            requests, hits = sum(own.values()), self._bets.beyond(own)
+            self._alikeness.add(start, pod, requests, hits.get(ALIKE, 0))
             under_way = self.excursions.under_way(start, pod)
             # Without a hit no ratio is above 0: no excursion begins.
-            if bets or under_way:
+            if hits or under_way:
                 weight = self._traffic.weight(pod)
-                self.excursions.fall(pod, watched.misses, requests, weight, bets)
-                if bets:
-                    self.excursions.add(start, pod, watched.runs(requests, hits, bets), weight)
+                self.excursions.fall(pod, watched.misses, requests, weight, hits)
+                if hits:
+                    self.excursions.add(start, pod, watched.runs(requests, hits), weight)
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)
@@ -273,13 +266,13 @@ class _Watched:
         # Of one request that is no hit, by alternative.
         self.misses = [*chain.from_iterable([stakes(share)[1] for share in shares]), QUICK]
 
-    def runs(self, requests: int, hits: Sequence[int], bets: Iterable[int]) -> list[Run]:
-        """Return those of some bets, for so many requests and the hits of each threshold."""
+    def runs(self, requests: int, hits: Mapping[int, int]) -> list[Run]:
+        """Return those of the bets that have hits, for so many requests."""
         runs: list[Run] = []
-        for place in bets:
+        for place, above in hits.items():
             if place < THRESHOLDS:
-                runs.append((place * len(ODDS), ratios(self._shares[place], hits[place], requests - hits[place])))
+                runs.append((place * len(ODDS), ratios(self._shares[place], above, requests - above)))
             else:
-                decided = [(requests, above) for above in hits[MULTIPLE:THRESHOLDS]]
+                decided = [(requests, hits.get(multiple, 0)) for multiple in range(MULTIPLE, THRESHOLDS)]
                 runs.append((SEVERE, (severe(self._shares[MULTIPLE:]).ratio(decided),)))
         return runs

@@ -28,9 +28,13 @@ class Row:
         places = sorted(buckets, key=buckets.__getitem__)
         return cls(places, [buckets[place] for place in places])
 
-    def passed(self, bucket: int) -> Sequence[int]:
-        """Return the places of the thresholds that a request in a bucket is beyond."""
-        return self.places[: bisect_left(self.buckets, bucket)]
+    def beyond(self, histogram: Histogram) -> dict[int, int]:
+        """Return how many requests are beyond each threshold, by place; a place that none is beyond is left out."""
+        found: dict[int, int] = {}
+        for bucket, number in histogram.items():
+            for place in self.places[: bisect_left(self.buckets, bucket)]:
+                found[place] = found.get(place, 0) + number
+        return found
 
 
 @dataclass(frozen=True)
@@ -61,31 +65,19 @@ class Side:
             total = sum(measured.values())
             for place in row.places:
                 requests[place] += total
-            slow = _beyond(row, measured)
+            slow = row.beyond(measured)
             for place, number in slow.items():
                 hits[place] += number
             if name not in waited:
                 continue
-            more = _beyond(row, self.unmeasured.get(name, {}))
-            for place, number in _beyond(row, self.end.get(name, {})).items():
-                more[place] = more.get(place, 0) + number
-            for place, number in _beyond(row, self.begin.get(name, {})).items():  # they were hits in an earlier slice
-                more[place] = more.get(place, 0) - number
+            more = row.beyond(self.unmeasured.get(name, {}))
+            sketch.add_onto(more, row.beyond(self.end.get(name, {})))
+            sketch.take_off(more, row.beyond(self.begin.get(name, {})))  # they were hits in an earlier slice
             for place, number in more.items():
                 added = max(number, -slow.get(place, 0))
                 requests[place] += added
                 hits[place] += added
         return requests, hits
-
-
-def _beyond(row: Row, histogram: Histogram) -> dict[int, int]:
-    """How many requests are beyond each threshold, by place; those that none is beyond are left out."""
-    places, buckets, found = row.places, row.buckets, dict[int, int]()
-    for bucket, number in histogram.items():
-        if at := bisect_left(buckets, bucket):
-            for place in places[:at]:
-                found[place] = found.get(place, 0) + number
-    return found
 
 
 def by_stratum(each: Sequence[Mapping[str, int]]) -> dict[str, Row]:
