@@ -29,7 +29,7 @@ class BaselineFailed(Exception):
 @dataclass
 class Campaign:
     """`seconds` is the processor time of the tests that one mutant meets. `results` has the outcome of every mutant of the
-    modules named in `only` (all, where that is empty)."""
+    modules in `only` (all, where that is empty)."""
 
     name: str
     suite: Suite
@@ -59,7 +59,7 @@ class Campaign:
         chosen = [
             mutant
             for module, source in sources.items()
-            if not self.only or module.rpartition(".")[2] in self.only
+            if not self.only or module in self.only
             for mutant in mutants(module, source)
         ]
         progress, waiting = Progress(len(chosen), self.suite), []

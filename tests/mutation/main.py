@@ -14,7 +14,9 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -31,18 +33,34 @@ OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", *hook.WARNINGS)
 def main() -> int:
     parser = argparse.ArgumentParser(description="Which small change of the operator's decisions does no test notice?")
     parser.add_argument("packages", nargs="*", default=list(SUITES), help=f"of {', '.join(SUITES)}")
-    parser.add_argument("--module", action="append", default=[], help="only this module (repeatable)")
+    parser.add_argument(
+        "--module",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this module, by the end of its dotted name (repeatable)",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at the same time")
     parser.add_argument("--seconds", type=float, default=20.0, help="processor time of the tests of one mutant")
     parser.add_argument("--tests", action="append", default=[], help="only this file of tests: what it kills alone")
     chosen = parser.parse_args()
     if unknown := sorted(set(chosen.packages) - set(SUITES)):
         parser.error(f"unknown: {', '.join(unknown)}; the packages are {', '.join(SUITES)}")
-    if len(chosen.packages) > 1:
-        return max(_alone(name, sys.argv[1:], chosen.packages) for name in chosen.packages)
-    (name,) = chosen.packages
+    modules = {name: called(chosen.module, SUITES[name].modules()) for name in chosen.packages}
+    if unknown := [one for one in chosen.module if not called([one], chain.from_iterable(modules.values()))]:
+        parser.error(f"no module of {', '.join(modules)} is called {', '.join(unknown)}")
+    packages = [name for name in chosen.packages if modules[name] or not chosen.module]
+    if len(packages) > 1:
+        return max(_alone(name, sys.argv[1:], chosen.packages) for name in packages)
+    (name,) = packages
     suite = replace(SUITES[name], tests=tuple(chosen.tests)) if chosen.tests else SUITES[name]
-    return run(Campaign(name, suite, chosen.jobs, chosen.seconds, chosen.module))
+    return run(Campaign(name, suite, chosen.jobs, chosen.seconds, modules[name]))
+
+
+def called(names: Iterable[str], modules: Iterable[str]) -> list[str]:
+    """Return the modules whose dotted names end with one of the names."""
+    ends = tuple(f".{name}" for name in names)
+    return [module for module in modules if f".{module}".endswith(ends)]
 
 
 def _alone(name: str, arguments: list[str], names: list[str]) -> int:

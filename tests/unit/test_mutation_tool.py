@@ -141,3 +141,19 @@ def test_each_explanation_is_about_a_change_that_there_is() -> None:
     }
     assert sorted(set(explained) - made) == []
     assert all(len(reason) > 20 for reason in explained.values())
+
+
+def test_a_module_is_named_by_the_end_of_its_dotted_name() -> None:
+    modules = ["package.rollout.step", "package.rollout.one_step", "package.analysis.step"]
+    assert main.called(["step"], modules) == ["package.rollout.step", "package.analysis.step"]
+    assert main.called(["analysis.step"], modules) == ["package.analysis.step"]
+    assert main.called([], modules) == []
+
+
+def test_a_module_that_there_is_not_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mutation", "rollout", "--module", "nowhere"])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert "no module of rollout is called nowhere" in capsys.readouterr().err
