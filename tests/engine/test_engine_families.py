@@ -22,7 +22,7 @@ from pagefleet_engine.model.checkpoint.config import ModelConfig, from_json
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.model.checkpoint.gguf_file import TYPES, Stored
 from pagefleet_engine.model.checkpoint.weights import load
-from pagefleet_kernels.cpu import Coded
+from pagefleet_kernels.cpu.layout import floats
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -89,7 +89,7 @@ def assert_equal_state(uri: str, model: PreTrainedModel) -> ModelConfig:
     expected = torch.cat([model.state_dict()[name] for name in parts])
     assert torch.equal(load(source.resolve(uri))[1].take_rows(dict.fromkeys(parts, 96), 64), expected)
     compact = load(source.resolve(uri))[1].take_compact(dict.fromkeys(parts, 96), 64)
-    assert torch.equal(compact.floats() if isinstance(compact, Coded) else compact.float(), expected)
+    assert torch.equal(floats(compact), expected)
     assert [name for name in unread.left() if name != "lm_head.weight"] == []
     return config
 

@@ -60,6 +60,31 @@ def test_weights_that_are_stored_small_give_float32s_bits(compiled: native.Nativ
     assert torch.equal(PLAIN.linear(weight, bias, False)(x), PLAIN.linear(floats, bias, False)(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("group", [GROUP, FINE_GROUP])
+@pytest.mark.parametrize("columns", [191, 192, 16, 5])
+def test_int8_is_the_same_of_weights_that_are_stored_small(
+    compiled: native.Native, dtype: torch.dtype, group: int, columns: int
+) -> None:
+    weight, x = random(100, columns, seed=2).to(dtype), random(7, columns, seed=5)
+    assert torch.equal(
+        compiled.linear(weight, None, True, group)(x), compiled.linear(weight.float(), None, True, group)(x)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("int8", [False, True])
+def test_parts_below_one_another_are_one_weight(compiled: native.Native, dtype: torch.dtype, int8: bool) -> None:
+    # A view with gaps between its rows, one whose columns lie apart, and one row.
+    parts = [random(48, 130, seed=1)[:, :80], random(80, 33, seed=2).t(), random(1, 80, seed=3)]
+    parts = [part.to(dtype) for part in parts]
+    assert not parts[1].is_contiguous()
+    x = random(5, 80, seed=4)
+    for operations in (compiled, PLAIN):
+        whole = operations.linear(torch.cat(parts), None, int8)
+        assert torch.equal(operations.linear(parts, None, int8)(x), whole(x))
+
+
 @pytest.mark.parametrize("rows", [1, 6, 12, 13, 97, 200])
 @pytest.mark.parametrize("scale", [1.0, 1 + 2**-20], ids=["float16", "float32"])
 def test_int8_multiplies_the_codes_of_four_bits_themselves(compiled: native.Native, rows: int, scale: float) -> None:

@@ -28,10 +28,11 @@ class Preparation:
         head = self._matrix({name if config.tied else "lm_head.weight": rows}, columns)
         # Most of int8's error comes from the output matrix and from Q, K and V: finer groups for these are worth their time.
         product = self._operations.linear(head, None, self._int8, FINE_GROUP)
-        shared = config.tied and isinstance(head, torch.Tensor)
-        embedding = head if shared and isinstance(head, torch.Tensor) else weights.take_stored(name, rows, columns)
-        # Rows of it are only looked up: half precision is far finer than int8.
-        return embedding.to(torch.float16) if self._int8 else embedding, product
+        shared = config.tied and not isinstance(head, Coded)
+        embedding = head[0] if shared and not isinstance(head, Coded) else weights.take_stored(name, rows, columns)
+        # Rows of it are only looked up: two bytes are far finer than int8. A view of the file would keep all of the file mapped.
+        dtype = torch.float16 if self._int8 and embedding.element_size() > 2 else embedding.dtype
+        return embedding.to(dtype, copy=True), product
 
     def norm(self, name: str) -> Norm:
         return self._weights.take(f"{name}.weight", self._config.hidden_size), self._config.norm_eps
@@ -109,6 +110,6 @@ class Preparation:
             bias = torch.cat([self._weights.take(f"{prefix}{name}.bias", rows) for name, rows in parts.items()])
         return self._operations.linear(weight, bias, self._int8, group, gated)
 
-    def _matrix(self, rows: dict[str, int], columns: int) -> torch.Tensor | Coded:
+    def _matrix(self, rows: dict[str, int], columns: int) -> list[torch.Tensor] | Coded:
         """Return codes as codes where the product keeps them (`Coded.kept_by_int8`)."""
         return self._weights.take_compact(rows, columns, most_bits=KEPT_BITS if self._int8 else 8)

@@ -23,11 +23,12 @@ from pagefleet_kernels.cpu.layout import (
     Linear,
     Norm,
     Operations,
+    Weight,
 )
 
 __all__ = [
     "ACTIVATIONS", "FINE_GROUP", "GROUP", "KEPT_BITS", "Attention", "Batch", "Coded", "DenseLayer", "Draw", "Experts", "KVPages", "Linear", "Norm",
-    "Operations", "operations",
+    "Operations", "Weight", "operations",
 ]  # fmt: skip
 
 

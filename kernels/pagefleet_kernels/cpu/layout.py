@@ -120,9 +120,21 @@ class Coded:
         return grouped.mul_(self.scales.unsqueeze(2)).add_(self.offsets.unsqueeze(2)).view(self.codes.shape)
 
 
-def floats(weight: torch.Tensor | Coded) -> torch.Tensor:
+# A matrix [n, k], or several of one dtype that lie below one another.
+Weight = torch.Tensor | Coded | Sequence[torch.Tensor]
+
+
+def below_one_another(weight: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The parts of a weight that is no codes."""
+    return [weight] if isinstance(weight, torch.Tensor) else list(weight)
+
+
+def floats(weight: Weight) -> torch.Tensor:
     """float32 [n, k] of a weight of any form."""
-    return weight.floats() if isinstance(weight, Coded) else weight.float()
+    if isinstance(weight, Coded):
+        return weight.floats()
+    first, *others = [part.float() for part in below_one_another(weight)]
+    return torch.cat([first, *others]) if others else first
 
 
 Norm = tuple[torch.Tensor, float]  # of an RMS norm: weight [size] and epsilon
@@ -196,13 +208,13 @@ class Operations(Protocol):
 
     def linear(
         self,
-        weight: torch.Tensor | Coded,
+        weight: Weight,
         bias: torch.Tensor | None,
         int8: bool,
         group: int = GROUP,
         gated: str = "",
     ) -> Linear:
-        """Prepare `weight` [n, k], float32, bfloat16 or float16. Operations that pack the weight do not hold the tensor.
+        """Prepare `weight` [n, k], float32, bfloat16 or float16, or in several parts. Operations that pack the weight do not hold the tensor.
 
         int8 has groups of GROUP or FINE_GROUP elements. Fine groups lose less precision and take an eighth more time. With
         codes that are `kept_by_int8` only x is rounded, always in groups of FINE_GROUP. A product that is `gated` by one

@@ -10,7 +10,7 @@ from typing import Any
 
 from pagefleet_kernels.compile import INSTRUCTIONS, Instructions, features, here
 
-VERSION = 8
+VERSION = 9
 
 
 def lacking(instructions: Instructions) -> str | None:
@@ -101,7 +101,7 @@ class DrawJob(Structure):
 # Of each function: its result and its arguments.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "threads": (None, [c_int]),
-    "linear": (c_void_p, [c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int]),
+    "linear": (c_void_p, [c_int64, c_int64, *4 * [c_void_p], c_int64, c_int64, c_int64, c_int]),
     "linear_free": (None, [c_void_p]),
     "linear_apply": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p, c_int]),
     "mlp": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p, c_void_p, c_int]),

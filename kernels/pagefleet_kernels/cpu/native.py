@@ -19,7 +19,8 @@ from pagefleet_kernels.cpu.layout import (
     Draw,
     KVPages,
     Norm,
-    floats,
+    Weight,
+    below_one_another,
 )
 from pagefleet_kernels.cpu.library import AttentionJob, DrawJob, LayerJob, PagesJob, RopeJob, StepJob, load, named
 
@@ -38,29 +39,39 @@ def _norm(norm: Norm | None) -> tuple[int | None, float]:
     return (norm[0].data_ptr(), norm[1]) if norm else (None, 0.0)
 
 
+def _rows(matrix: torch.Tensor) -> torch.Tensor:
+    """[n] int64: the address of each row."""
+    return matrix.data_ptr() + matrix.stride(0) * matrix.element_size() * torch.arange(matrix.shape[0])
+
+
 class NativeLinear:
     """A packed weight; freed with this object. `group` is int8's; 0: the weight is stored as it is given."""
 
     def __init__(
         self,
         library: ctypes.CDLL,
-        weight: torch.Tensor | Coded,
+        weight: Weight,
         bias: torch.Tensor | None,
         group: int,
         gated: str,
     ) -> None:
         scales = offsets = None
-        if group and not (isinstance(weight, Coded) and weight.kept_by_int8):
-            matrix, storage = floats(weight), STORAGE_INT8
-        elif isinstance(weight, Coded):
-            storage = STORAGE_CODES_INT8 if group else STORAGE_CODES[weight.bits]
-            matrix, scales, offsets, group = weight.codes, weight.scales, weight.offsets, weight.group
+        if isinstance(weight, Coded) and (not group or weight.kept_by_int8):
+            storage, read_as = STORAGE_CODES_INT8 if group else STORAGE_CODES[weight.bits], 0
+            parts, scales, offsets, group = [weight.codes], weight.scales, weight.offsets, weight.group
         else:
-            matrix, storage = weight, STORAGE[weight.dtype]
-        self._library, self._n = library, matrix.shape[0]
-        held = [None if one is None else one.contiguous() for one in (matrix, scales, offsets, bias)]
+            parts = [weight.floats()] if isinstance(weight, Coded) else below_one_another(weight)
+            read_as = STORAGE[parts[0].dtype]
+            storage = STORAGE_INT8 if group else read_as
+        # Of rows that follow one another in memory: a part may be a view of a file.
+        parts = [part if part.stride(1) == 1 else part.contiguous() for part in parts]
+        rows = torch.cat([_rows(part) for part in parts])
+        self._library, self._n = library, rows.shape[0]
+        held = [None if one is None else one.contiguous() for one in (rows, scales, offsets, bias)]
         pointers = [None if one is None else one.data_ptr() for one in held]
-        self.handle = library.pagefleet_linear(storage, *pointers, *matrix.shape, group, _number(gated))
+        self.handle = library.pagefleet_linear(
+            storage, read_as, *pointers, self._n, parts[0].shape[1], group, _number(gated)
+        )
 
     def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
         y = x.new_empty(x.shape[0], self._n) if into is None else into
@@ -148,7 +159,7 @@ class Native:
 
     def linear(
         self,
-        weight: torch.Tensor | Coded,
+        weight: Weight,
         bias: torch.Tensor | None,
         int8: bool,
         group: int = GROUP,

@@ -20,6 +20,7 @@ from pagefleet_kernels.cpu.layout import (
     Experts,
     KVPages,
     Norm,
+    Weight,
     floats,
 )
 
@@ -82,7 +83,7 @@ class Reference:
 
     def linear(
         self,
-        weight: torch.Tensor | Coded,
+        weight: Weight,
         bias: torch.Tensor | None,
         int8: bool,
         group: int = GROUP,

@@ -54,8 +54,8 @@ class Weights:
         return name in self._readers
 
     def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The tensor `name`. Raises ModelError when it is missing, unreadable or of another shape."""
-        return self._read(name, shape, None).to(dtype)
+        """A copy of the tensor `name`. Raises ModelError when it is missing, unreadable or of another shape."""
+        return self._read(name, shape, None).to(dtype, copy=True)
 
     def take_stored(self, name: str, *shape: int) -> torch.Tensor:
         """As `take`, in the dtype of the file and without a copy where it is memory-mapped."""
@@ -68,8 +68,9 @@ class Weights:
             self._read(name, (count, columns), part)
         return result
 
-    def take_compact(self, rows: Mapping[str, int], columns: int, most_bits: int = 8) -> torch.Tensor | Coded:
-        """As `take_rows`, in the smallest form that has exactly the file's values: codes, or a dtype of two bytes.
+    def take_compact(self, rows: Mapping[str, int], columns: int, most_bits: int = 8) -> list[torch.Tensor] | Coded:
+        """As `take_rows`, in the smallest form that has exactly the file's values: codes, or parts of one dtype, without a copy where
+        they are memory-mapped.
 
         Codes of more than `most_bits` bits are read as floats.
         """
@@ -84,7 +85,7 @@ class Weights:
             return Coded.below(parts)
         stored = [self._read(name, shape, None) for name, shape in shapes]
         same = len({part.dtype for part in stored}) == 1
-        return torch.cat(stored if same else [part.float() for part in stored])
+        return stored if same else [part.float() for part in stored]
 
     def take_packed(self, layer: str) -> dequantise.Packed | None:
         """A linear layer ("model.layers.0.mlp.up_proj") as a quantised checkpoint holds it, once; None: it is floats."""

@@ -112,28 +112,27 @@ void apply_float(Pool& pool, const Linear& linear, Input input, int64_t rows, fl
   });
 }
 
-// `weight` [n, k] in the type that is stored.
+// `weight` in the type that is stored.
 template <typename T, typename Place>
-void pack_plain(Pool& pool, Linear& linear, const T* weight, Place place) {
-  linear.allocate(linear.k * kColumns * int64_t(sizeof(T)));
-  parallel(pool, linear.blocks, [&](int64_t block) {
+void pack_plain(Pool& pool, Linear& linear, Rows weight, Place place) {
+  pack_blocks(pool, linear, linear.k * kColumns * int64_t(sizeof(T)), [&](int64_t block) {
     T* out = reinterpret_cast<T*>(linear.block(block));
-    linear.rows_of(block, [&](int64_t c, int64_t row) {
-      for (int64_t i = 0; i < linear.k; ++i) out[i * kColumns + place(c)] = weight[row * linear.k + i];
+    linear.rows_of(block, [&](int64_t c, int64_t index) {
+      const T* row = static_cast<const T*>(weight[index]);
+      for (int64_t i = 0; i < linear.k; ++i) out[i * kColumns + place(c)] = row[i];
     });
   });
 }
 
 // `codes` [n, k]; `scales` and `offsets` [n, k / group].
-inline void pack_codes(Pool& pool, Linear& linear, const uint8_t* codes, const float* scales, const float* offsets) {
+inline void pack_codes(Pool& pool, Linear& linear, Rows codes, const float* scales, const float* offsets) {
   const int64_t bits = linear.storage == Storage::kCodes4 ? 4 : 8, group = linear.group, bytes = codes_bytes(group, bits);
   linear.groups = linear.k / group;
-  linear.allocate(linear.groups * bytes);
-  parallel(pool, linear.blocks, [&](int64_t block) {
+  pack_blocks(pool, linear, linear.groups * bytes, [&](int64_t block) {
     linear.rows_of(block, [&](int64_t c, int64_t row) {
       for (int64_t g = 0; g < linear.groups; ++g) {
         uint8_t* packed = linear.block(block) + g * bytes;
-        const uint8_t* from = codes + row * linear.k + g * group;
+        const uint8_t* from = static_cast<const uint8_t*>(codes[row]) + g * group;
         for (int64_t i = 0; i < group; ++i) {
           if (bits == 8) packed[i * kColumns + c] = from[i];
           else packed[i / 8 * 2 * kLine + c / 16 * kLine + c % 16 * 4 + i % 8 / 2] |= uint8_t(from[i] << (i % 2 * 4));

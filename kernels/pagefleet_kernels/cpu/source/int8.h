@@ -15,28 +15,52 @@
 namespace pagefleet {
 
 constexpr int64_t kTaskInt8 = 96;  // rows of one task, a multiple of kRowsInt8
-constexpr int64_t kCodesGroup = 32;
+constexpr int64_t kCodesGroup = 32, kMaxGroup = 64;
 constexpr int64_t kRegister = 16 * kDeep;  // bytes of the weights of sixteen columns
 
 constexpr int64_t group_bytes(int64_t group) { return kColumns * (group + int64_t(sizeof(float))); }
 
+// float32 of `count` stored weights.
+inline void widen(const float* from, int64_t count, float* out) { std::memcpy(out, from, size_t(count) * sizeof(float)); }
+inline void widen(const Bfloat* from, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = uint32_t(from[i].bits) << 16;
+    std::memcpy(out + i, &bits, sizeof(bits));
+  }
+}
+inline void widen(const Half* from, int64_t count, float* out) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) store(out + i, load(from + i));
+  Half rest[16] = {};
+  std::memcpy(rest, from + i, size_t(count - i) * sizeof(Half));
+  if (i < count) store(out + i, load(rest));
+}
+
 // A block is [groups]: [group / kDeep][2][16 columns][kDeep of k], + kShift, then 32 float scales.
-inline void pack_int8(Pool& pool, Linear& linear, const float* weight) {
+template <typename T>
+void pack_int8(Pool& pool, Linear& linear, Rows weight) {
   linear.groups = (linear.k + linear.group - 1) / linear.group;
-  linear.allocate(linear.groups * group_bytes(linear.group));
-  parallel(pool, linear.blocks, [&](int64_t block) {
+  pack_blocks(pool, linear, linear.groups * group_bytes(linear.group), [&](int64_t block) {
+    alignas(64) float values[kMaxGroup] = {};
+    int32_t near[kMaxGroup];
+    uint8_t stored[kMaxGroup];
     linear.rows_of(block, [&](int64_t c, int64_t index) {
-      const float* row = weight + index * linear.k;
       for (int64_t g = 0; g < linear.groups; ++g) {
-        const int64_t begin = g * linear.group, end = std::min(linear.k, begin + linear.group);
-        float most = 0;
-        for (int64_t i = begin; i < end; ++i) most = std::max(most, std::fabs(row[i]));
-        const float inverse = most > 0 ? 127.0f / most : 0.0f, scale = most / 127.0f;
+        const int64_t begin = g * linear.group, count = std::min(linear.group, linear.k - begin);
+        if (count < linear.group) std::memset(values, 0, sizeof(values));
+        widen(static_cast<const T*>(weight[index]) + begin, count, values);
+        Floats most = spread(0.0f);
+        for (int64_t i = 0; i < linear.group; i += 16) most = max(most, absolute(load(values + i)));
+        const float top = reduce_max(most), scale = top / 127.0f;
+        const Floats inverse = spread(top > 0 ? 127.0f / top : 0.0f);
+        for (int64_t i = 0; i < linear.group; i += 16) {
+          const Ints sixteen = to_ints(load(values + i) * inverse);
+          std::memcpy(near + i, &sixteen, sizeof(sixteen));
+        }
+        for (int64_t i = 0; i < linear.group; ++i) stored[i] = uint8_t(near[i] + kShift);
         uint8_t* packed = linear.block(block) + g * group_bytes(linear.group);
-        std::memcpy(packed + linear.group * kColumns + c * sizeof(float), &scale, sizeof(float));
-        uint8_t* out = packed + c * kDeep;
-        for (int64_t i = begin; i < end; ++i)
-          out[(i - begin) / kDeep * kDeep * kColumns + (i - begin) % kDeep] = uint8_t(std::lrintf(row[i] * inverse) + kShift);
+        std::memcpy(packed + linear.group * kColumns + c * int64_t(sizeof(float)), &scale, sizeof(float));
+        for (int64_t i = 0; i < linear.group; i += kDeep) std::memcpy(packed + i * kColumns + c * kDeep, stored + i, kDeep);
       }
     });
   });
@@ -55,20 +79,20 @@ inline bool halves_hold(const float* values, int64_t count) {
 
 // A block is [groups]: [32 / kDeep / 2][2][16 columns][kDeep of k and, in the upper four bits, the next kDeep], then 32
 // scales and 32 offsets, as float16 where that holds all of them. `codes` [n, k]; scales and offsets [n, k / group].
-inline void pack_codes_int8(Pool& pool, Linear& linear, const uint8_t* codes, const float* scales, const float* offsets) {
+inline void pack_codes_int8(Pool& pool, Linear& linear, Rows codes, const float* scales, const float* offsets) {
   const int64_t of_file = linear.group, ends = linear.n * (linear.k / of_file);
   linear.half_ends = halves_hold(scales, ends) && halves_hold(offsets, ends);
   linear.group = kCodesGroup;
   linear.groups = linear.k / kCodesGroup;
-  linear.allocate(linear.groups * linear.code_group_bytes());
-  parallel(pool, linear.blocks, [&](int64_t block) {
+  pack_blocks(pool, linear, linear.groups * linear.code_group_bytes(), [&](int64_t block) {
     linear.rows_of(block, [&](int64_t c, int64_t row) {
+      const uint8_t* of_weight = static_cast<const uint8_t*>(codes[row]);
       for (int64_t g = 0; g < linear.groups; ++g) {
         uint8_t* packed = linear.block(block) + g * linear.code_group_bytes();
         for (int64_t i = 0; i < kCodesGroup; ++i) {
           const int64_t deep = i / kDeep;
           packed[(deep / 2 * 2 + c / 16) * kRegister + c % 16 * kDeep + i % kDeep] |=
-              uint8_t(codes[row * linear.k + g * kCodesGroup + i] << (deep % 2 * 4));
+              uint8_t(of_weight[g * kCodesGroup + i] << (deep % 2 * 4));
         }
         const int64_t of_row = row * (linear.k / of_file) + g * kCodesGroup / of_file;
         linear.set_end(packed + kCodesGroup * kColumns / 2, c, scales[of_row]);

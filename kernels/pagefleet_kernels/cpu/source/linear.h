@@ -38,13 +38,13 @@ struct Linear {
   Activation activation;  // of a gated one
   int64_t blocks = 0, groups = 0, block_bytes = 0;
   bool half_ends = false;  // of kCodes4Int8: scales and offsets are float16
-  Array<uint8_t> packed = {};  // [blocks][block_bytes]
-  Array<float> bias = {};      // [blocks * 32], or empty
+  Bytes packed = {};       // [blocks][block_bytes]
+  Array<float> bias = {};  // [blocks * 32], or empty
 
   bool gated() const { return activation != Activation::kNone; }
 
-  const uint8_t* block(int64_t index) const { return packed.data() + index * block_bytes; }
-  uint8_t* block(int64_t index) { return packed.data() + index * block_bytes; }
+  const uint8_t* block(int64_t index) const { return packed.get() + index * block_bytes; }
+  uint8_t* block(int64_t index) { return packed.get() + index * block_bytes; }
 
   Ahead ahead(int64_t index) const { return {reinterpret_cast<const char*>(block(index)), block_bytes}; }
 
@@ -75,12 +75,21 @@ struct Linear {
     if (half_ends) store1(reinterpret_cast<Half*>(ends) + index, value);
     else store1(reinterpret_cast<float*>(ends) + index, value);
   }
-
-  void allocate(int64_t bytes_of_block) {
-    block_bytes = bytes_of_block;
-    packed.assign(blocks * block_bytes, 0);
-  }
 };
+
+// The rows of a weight [n, k], one address each: parts that lie below one another need not lie so in memory.
+using Rows = const void* const*;
+
+// Makes the blocks, of zeros, and calls body(block) for each.
+template <typename Body>
+void pack_blocks(Pool& pool, Linear& linear, int64_t bytes_of_block, Body body) {
+  linear.block_bytes = bytes_of_block;
+  linear.packed = unwritten(linear.blocks * bytes_of_block);
+  parallel(pool, linear.blocks, [&](int64_t block) {
+    std::memset(linear.block(block), 0, size_t(bytes_of_block));
+    body(block);
+  });
+}
 
 // Both halves of one row of a product; y is that row.
 inline void finish(const Linear& linear, float* y, int64_t block, Floats low, Floats high, Into into) {

@@ -1,6 +1,7 @@
 // Memory for vector code: arrays that begin with a cache line, and lines fetched before they are needed.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -27,6 +28,15 @@ struct InLines {
 
 template <typename T>
 using Array = std::vector<T, InLines<T>>;
+
+// Bytes that nobody has written: the system gives them memory when somebody does, to several threads at a time.
+struct Freed {
+  void operator()(uint8_t* begin) const { ::operator delete(begin, std::align_val_t(kLine)); }
+};
+using Bytes = std::unique_ptr<uint8_t[], Freed>;
+inline Bytes unwritten(int64_t count) {
+  return Bytes(static_cast<uint8_t*>(::operator new(size_t(count), std::align_val_t(kLine))));
+}
 
 // At least `count` elements; memory that is used again and again never shrinks.
 template <typename T>

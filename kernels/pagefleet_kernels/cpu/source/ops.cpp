@@ -16,16 +16,18 @@ Pool* pool = nullptr;
 #pragma GCC visibility push(default)
 extern "C" {
 
-int pagefleet_version() { return 8; }
+int pagefleet_version() { return 9; }
 
 void pagefleet_threads(int threads) {
   if (pool == nullptr) pool = new Pool(threads);  // for the life of the process, as its threads are
 }
 
-// `weight` [n, k]: float32, or the stored type (bfloat16, float16, codes); scales and offsets [n, k / group] for codes.
-void* pagefleet_linear(int64_t storage, const void* weight, const float* scales, const float* offsets, const float* bias,
+// `weight` [n]: the address of each row [k], which has the type `from` (float32, bfloat16, float16) where it becomes int8, and
+// else the stored one. Scales and offsets [n, k / group] belong to codes.
+void* pagefleet_linear(int64_t storage, int64_t from, Rows weight, const float* scales, const float* offsets, const float* bias,
                        int64_t n, int64_t k, int64_t group, int activation) {
-  return new Linear(prepare(*pool, Storage(storage), weight, scales, offsets, bias, n, k, group, Activation(activation)));
+  const Stored stored{weight, Storage(from), scales, offsets};
+  return new Linear(prepare(*pool, Storage(storage), stored, bias, n, k, group, Activation(activation)));
 }
 
 void pagefleet_linear_free(void* linear) { delete static_cast<Linear*>(linear); }

@@ -9,25 +9,36 @@ namespace pagefleet {
 
 constexpr int64_t kMlpRows = 128;  // at a time: the second product reads the first one's result while it is in the cache
 
-inline void pack(Pool& pool, Linear& linear, const void* weight, const float* scales, const float* offsets) {
+// `from` is the type of the rows of `weight` that become int8; others have the stored one. Scales and offsets belong to codes.
+struct Stored {
+  Rows weight;
+  Storage from;
+  const float *scales, *offsets;
+};
+
+inline void pack(Pool& pool, Linear& linear, const Stored& stored) {
   const auto in_order = [](int64_t column) { return column; };
   const auto in_pairs = [](int64_t column) { return column % 16 * 2 + column / 16; };
+  const auto [weight, from, scales, offsets] = stored;
   switch (linear.storage) {
-    case Storage::kInt8: return pack_int8(pool, linear, static_cast<const float*>(weight));
-    case Storage::kCodes4Int8: return pack_codes_int8(pool, linear, static_cast<const uint8_t*>(weight), scales, offsets);
+    case Storage::kInt8:
+      if (from == Storage::kBfloat16) return pack_int8<Bfloat>(pool, linear, weight);
+      if (from == Storage::kHalf) return pack_int8<Half>(pool, linear, weight);
+      return pack_int8<float>(pool, linear, weight);
+    case Storage::kCodes4Int8: return pack_codes_int8(pool, linear, weight, scales, offsets);
     case Storage::kCodes4:
-    case Storage::kCodes8: return pack_codes(pool, linear, static_cast<const uint8_t*>(weight), scales, offsets);
-    case Storage::kBfloat16: return pack_plain(pool, linear, static_cast<const uint16_t*>(weight), in_pairs);
-    case Storage::kHalf: return pack_plain(pool, linear, static_cast<const Half*>(weight), in_order);
-    case Storage::kFloat: return pack_plain(pool, linear, static_cast<const float*>(weight), in_order);
+    case Storage::kCodes8: return pack_codes(pool, linear, weight, scales, offsets);
+    case Storage::kBfloat16: return pack_plain<uint16_t>(pool, linear, weight, in_pairs);
+    case Storage::kHalf: return pack_plain<Half>(pool, linear, weight, in_order);
+    case Storage::kFloat: return pack_plain<float>(pool, linear, weight, in_order);
   }
 }
 
-inline Linear prepare(Pool& pool, Storage storage, const void* weight, const float* scales, const float* offsets,
-                      const float* bias, int64_t n, int64_t k, int64_t group, Activation activation) {
+inline Linear prepare(Pool& pool, Storage storage, const Stored& stored, const float* bias, int64_t n, int64_t k, int64_t group,
+                      Activation activation) {
   Linear linear{n, k, storage, group, activation};
   linear.blocks = linear.gated() ? (n / 2 + 15) / 16 : (n + kColumns - 1) / kColumns;
-  pack(pool, linear, weight, scales, offsets);
+  pack(pool, linear, stored);
   if (bias) {
     linear.bias.assign(linear.blocks * kColumns, 0.0f);
     for (int64_t block = 0; block < linear.blocks; ++block)

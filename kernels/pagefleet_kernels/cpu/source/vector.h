@@ -20,6 +20,10 @@
 
 namespace pagefleet {
 
+struct Bfloat {
+  uint16_t bits;  // the upper half of a float32
+};
+
 // How many halves of a block a tile of `rows` rows sums at a time.
 constexpr int halves(int rows) { return 2 * rows <= kSums ? 2 : 1; }
 
