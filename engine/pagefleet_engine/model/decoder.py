@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch.nn import functional
 
@@ -13,6 +15,9 @@ from pagefleet_engine.model.layers import Layer, Mixture
 from pagefleet_engine.model.prepare import QUANTIZATIONS, Preparation
 from pagefleet_engine.model.served import Tap
 from pagefleet_kernels.cpu import Batch, KVPages, Norm, Operations
+
+
+MAX_LOADERS = 4  # layers that are prepared at a time: each takes memory for the floats of a product
 
 
 class Decoder:
@@ -34,7 +39,9 @@ class Decoder:
         self.embedding, self._head = preparation.ends()
         self._norm = preparation.norm("model.norm")
         tables = rope.tables(config, positions)
-        self._layers = [preparation.layer(index, tables[index]) for index in range(config.layers)]
+        # Threads, because reading and converting a tensor keeps one core busy.
+        with ThreadPoolExecutor(min(operations.threads, MAX_LOADERS)) as pool:
+            self._layers = list(pool.map(preparation.layer, range(config.layers), tables))
         preparation.check_all_taken()
         dense = [layer.dense() for layer in self._layers]
         self._dense = operations.layers([one for one in dense if one is not None]) if None not in dense else None

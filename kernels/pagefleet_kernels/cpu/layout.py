@@ -205,6 +205,7 @@ class Operations(Protocol):
 
     name: str
     instructions: str  # that they are compiled for; empty for torch's own
+    threads: int  # of the caller that may prepare products at the same time
 
     def linear(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
 from typing import Any
@@ -27,6 +28,7 @@ from pagefleet_kernels.cpu.library import AttentionJob, DrawJob, LayerJob, Pages
 # The values of `Storage` in source/linear.h.
 STORAGE_INT8, STORAGE_CODES, STORAGE_CODES_INT8 = 1, {4: 2, 8: 3}, 6
 STORAGE = {torch.float32: 0, torch.bfloat16: 4, torch.float16: 5}
+PACKING = threading.Lock()  # a library's threads have one caller at a time, and a model's layers are prepared by several
 
 
 def _number(name: str) -> int:
@@ -69,9 +71,10 @@ class NativeLinear:
         self._library, self._n = library, rows.shape[0]
         held = [None if one is None else one.contiguous() for one in (rows, scales, offsets, bias)]
         pointers = [None if one is None else one.data_ptr() for one in held]
-        self.handle = library.pagefleet_linear(
-            storage, read_as, *pointers, self._n, parts[0].shape[1], group, _number(gated)
-        )
+        with PACKING:
+            self.handle = library.pagefleet_linear(
+                storage, read_as, *pointers, self._n, parts[0].shape[1], group, _number(gated)
+            )
 
     def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
         y = x.new_empty(x.shape[0], self._n) if into is None else into
@@ -155,6 +158,7 @@ class Native:
         chosen = None if library else named(instructions)
         self.instructions = chosen.name if chosen else instructions
         self._library = load(chosen.library) if chosen else library
+        self.threads = threads
         self._library.pagefleet_threads(threads)
 
     def linear(

@@ -80,6 +80,7 @@ class Reference:
 
     name = "reference"
     instructions = ""
+    threads = 1  # torch has its own
 
     def linear(
         self,

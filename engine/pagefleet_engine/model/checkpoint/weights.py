@@ -30,7 +30,7 @@ Read = Callable[[torch.Tensor | None], torch.Tensor]  # into the given float32 t
 
 
 class Weights:
-    """Names and readers of tensors. `take` reads one; `left` names those that were not read.
+    """Names and readers of tensors. `take` reads one; `left` names those that were not read. Several threads may take.
 
     A quantised layer shows as its float `weight`; `take_packed` and `take_compact` return it as it is stored.
     `element_bytes` is the most bytes that an element of a result of `take_compact` has.
@@ -46,7 +46,7 @@ class Weights:
         method: str = "floats",
     ) -> None:
         self.element_bytes, self._method = element_bytes, method
-        self._kept = 0
+        self._kept = False
         self._readers, self._where, self._packed, self._coded = dict(readers), where, dict(packed or {}), coded
         self._taken: set[str] = set()
 
@@ -81,7 +81,7 @@ class Weights:
             part.codes.shape == shape for part, (_, shape) in zip(parts, shapes, strict=True)
         ):
             self._taken |= set(rows)
-            self._kept += len(rows)
+            self._kept = True
             return Coded.below(parts)
         stored = [self._read(name, shape, None) for name, shape in shapes]
         same = len({part.dtype for part in stored}) == 1
@@ -92,7 +92,7 @@ class Weights:
         if layer not in self._packed:
             return None
         self._taken.add(f"{layer}.weight")
-        self._kept += 1
+        self._kept = True
         return self._guarded(layer, self._packed.pop(layer))
 
     @property

@@ -133,9 +133,14 @@ inline void pack_codes(Pool& pool, Linear& linear, Rows codes, const float* scal
       for (int64_t g = 0; g < linear.groups; ++g) {
         uint8_t* packed = linear.block(block) + g * bytes;
         const uint8_t* from = static_cast<const uint8_t*>(codes[row]) + g * group;
-        for (int64_t i = 0; i < group; ++i) {
-          if (bits == 8) packed[i * kColumns + c] = from[i];
-          else packed[i / 8 * 2 * kLine + c / 16 * kLine + c % 16 * 4 + i % 8 / 2] |= uint8_t(from[i] << (i % 2 * 4));
+        if (bits == 8) {
+          for (int64_t i = 0; i < group; ++i) packed[i * kColumns + c] = from[i];
+        } else {
+          for (int64_t i = 0; i < group; i += 8) {
+            uint8_t pairs[4];
+            for (int64_t j = 0; j < 4; ++j) pairs[j] = uint8_t(from[i + 2 * j] | from[i + 2 * j + 1] << 4);
+            std::memcpy(packed + i / 8 * 2 * kLine + c / 16 * kLine + c % 16 * 4, pairs, sizeof(pairs));
+          }
         }
         float* ends = reinterpret_cast<float*>(packed + group * kColumns * bits / 8);
         ends[c] = scales[row * linear.groups + g];

@@ -89,10 +89,12 @@ inline void pack_codes_int8(Pool& pool, Linear& linear, Rows codes, const float*
       const uint8_t* of_weight = static_cast<const uint8_t*>(codes[row]);
       for (int64_t g = 0; g < linear.groups; ++g) {
         uint8_t* packed = linear.block(block) + g * linear.code_group_bytes();
-        for (int64_t i = 0; i < kCodesGroup; ++i) {
-          const int64_t deep = i / kDeep;
-          packed[(deep / 2 * 2 + c / 16) * kRegister + c % 16 * kDeep + i % kDeep] |=
-              uint8_t(of_weight[g * kCodesGroup + i] << (deep % 2 * 4));
+        for (int64_t i = 0; i < kCodesGroup; i += 2 * kDeep) {
+          uint32_t lower = 0, upper = 0;
+          std::memcpy(&lower, of_weight + g * kCodesGroup + i, kDeep);
+          std::memcpy(&upper, of_weight + g * kCodesGroup + i + kDeep, kDeep);
+          lower |= upper << 4;
+          std::memcpy(packed + (i / kDeep + c / 16) * kRegister + c % 16 * kDeep, &lower, kDeep);
         }
         const int64_t of_row = row * (linear.k / of_file) + g * kCodesGroup / of_file;
         linear.set_end(packed + kCodesGroup * kColumns / 2, c, scales[of_row]);
