@@ -16,7 +16,6 @@ from pagefleet_engine.model.prepare import QUANTIZATIONS, Preparation
 from pagefleet_engine.model.served import Tap
 from pagefleet_kernels.cpu import Batch, KVPages, Norm, Operations
 
-
 MAX_LOADERS = 4  # layers that are prepared at a time: each takes memory for the floats of a product
 
 
