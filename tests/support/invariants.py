@@ -99,7 +99,8 @@ def _only_canaries_and_stored_revisions_become_stable(old: Status, new: Status) 
         by_hand = (
             new.action is not None and new.action != old.action and new.action.action in ("promote", "skip", "resume")
         )
-        if old.rollout.phase is not Phase.PROMOTING and not by_hand:
+        failed = old.rollout.phase is Phase.ROLLING_BACK and new.decisions[-2:][0].kind == "RollbackFailed"
+        if old.rollout.phase is not Phase.PROMOTING and not by_hand and not failed:
             yield f"{new.stable} was promoted from {old.rollout.phase}"
     elif not new.rejected or new.rollout.phase not in (Phase.ROLLED_BACK, Phase.ROLLING_BACK):
         yield f"{new.stable} became stable and is neither a canary nor the target of a rollback"

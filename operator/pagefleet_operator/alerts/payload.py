@@ -135,14 +135,16 @@ def merge(status: Status, records: list[AlertRecord]) -> Status:
     in this rollout. Of the same importance the earlier stay, so that a storm fills the list once and is then no change.
     """
     stored = {(record.fingerprint, record.starts_at): record for record in status.alerts}
+    in_use = ("", status.stable, status.canary)
     for record in records:
         key = (record.fingerprint, record.starts_at)
         before = stored.get(key)
-        if before is None and not record.resolved:
+        if before is None and (
+            not record.resolved or record.revision in in_use
+        ):  # its beginning may come after its end
             stored[key] = record
         elif before is not None and record.resolved and not before.resolved:
             stored[key] = replace(before, resolved=True)
-    in_use = ("", status.stable, status.canary)
 
     def importance(record: AlertRecord) -> tuple[bool, bool, float, str]:
         idle = record.revision not in in_use or record.received < status.rollout.started

@@ -41,7 +41,7 @@ from pagefleet_operator.domain.status.plan import Event, Plan
 from pagefleet_operator.domain.status.records.slo import SLORecord
 from pagefleet_operator.domain.status.records.spending import Spending, SpendingRecord
 from pagefleet_operator.domain.status.stage import Stage
-from pagefleet_operator.domain.status.status import Condition, Phase, RevisionRecord, ScalingRecord
+from pagefleet_operator.domain.status.status import Condition, Phase, RevisionRecord, ScalingRecord, Status
 from pagefleet_operator.domain.status.turn import Journal, SpecTurn, Turn
 from pagefleet_operator.domain.traffic import routing
 
@@ -71,6 +71,8 @@ def decide(observation: Observation, now: float) -> Plan:
         return Plan(observation.status, requeue=pause)
     journal = Journal(now)
     restored = restoring.restored(observation, now, journal)
+    if restored is not observation and observation.status == Status():
+        restored = actions.answered_before(restored, now)
     plan = recording.add(restored, _planned(restored, now, journal))
     parts = Parts.of(observation.memo, kept=bool(observation.status.canary))  # others are decided about rarely
     fitted = fit(plan.status, observation.status.conditions, now, parts)
@@ -270,12 +272,15 @@ def _history(
     room = min(len(others), max(0, maximum - len(used)))
     remaining = used | {record.hash for record in others[len(others) - room :]}
     result = observation.load_test.result if observation.load_test is not None else None
+    results: dict[str, Mapping[str, object]] = {observation.status.canary: result} if result else {}
+    if stage.record.phase is Phase.STARTING:
+        results[stage.canary] = {}  # its load is tested, also after an earlier try
     return tuple(
         replace(
             record,
             ready=turn.reading(name).ready,
             desired=replicas.get(name, 0),
-            load_test=result if result and name == observation.status.canary else record.load_test,
+            load_test=results.get(name, record.load_test),
             prefill=prefill_record(turn.reading(name), record, replicas),
         )
         for name, record in sorted(records.items(), key=lambda item: item[1].created)

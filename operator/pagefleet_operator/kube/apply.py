@@ -66,7 +66,7 @@ class Applier:
         await self._deletion_costs(service, plan.deletion_costs)
         failures += await self._children(service, plan, live)
         if plan.job is not None:
-            await self._job(dict(plan.job))
+            failures += await self._job(service, dict(plan.job))
         if not status_first:
             moved = await self._decision(service, plan, failures)
         failures += await self._write_records(plan.records)  # after the status, of which they are copies
@@ -235,16 +235,22 @@ class Applier:
             )
             await self._once(service, "ChildRewritten", message, applied["metadata"]["name"])
 
-    async def _job(self, manifest: dict[str, Any]) -> None:
-        """Create a Job once: its name identifies the attempt, and its template cannot change."""
+    async def _job(self, service: Document, manifest: dict[str, Any]) -> list[ApiError]:
+        """Create a Job once: its name identifies the attempt, and its template cannot change. Returns the failure."""
         path = paths.collection(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
-        if await self._api.find(paths.of(manifest)) is not None:
-            return
         try:
-            await self._api.create(path, manifest)
+            if await self._api.find(paths.of(manifest)) is None:
+                await self._api.create(path, manifest)
         except ApiError as error:
-            if error.status != CONFLICT:  # it exists by now
-                raise
+            if error.status == CONFLICT:  # it exists by now
+                return []
+            log.error("the Job of a load test cannot be created: %s", error)
+            if error.is_refusal:
+                await self._once(
+                    service, "ChildRefused", f"the API server refuses the load test's Job: {error.message}"
+                )
+            return [error]
+        return []
 
     async def _deletion_costs(self, service: Document, costs: Mapping[str, int]) -> None:
         """Advise the ReplicaSet controller which pods to delete first. A write that fails is no reason not to scale down."""

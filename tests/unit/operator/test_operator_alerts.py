@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from support.sample_service import sample
 from pagefleet_local.assets import debian
 from pagefleet_operator.alerts.coalesce import KNOWN_SECONDS, PAUSE_SECONDS
 from pagefleet_operator.alerts.intake import ConflictError, Intake
-from pagefleet_operator.alerts.payload import MAX_STORED
+from pagefleet_operator.alerts.payload import MAX_STORED, merge
 from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.status import AlertRecord, Status
 from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.server import Server
@@ -240,6 +242,16 @@ async def test_https_and_a_renewed_certificate(tmp_path: Path) -> None:
             await posted(first)
     finally:
         await runner.cleanup()
+
+
+def test_an_alert_whose_end_arrives_before_its_beginning_is_over() -> None:
+    begin = AlertRecord("f", "Bad", 10.0, "b", 13.0, {"severity": "page"})
+    end = replace(begin, received=12.0, resolved=True)
+    for order in ((begin, end), (end, begin)):
+        status = Status(stable="a", canary="b")
+        for one in order:
+            status = merge(status, [one])
+        assert [one.resolved for one in status.alerts] == [True]
 
 
 def test_the_shipped_receiver_is_what_alertmanager_reads() -> None:

@@ -105,6 +105,14 @@ def test_the_record_changes_once_a_minute_or_with_the_spec() -> None:
     assert kept(attainment, later, NOON + 300) is later, "nothing is written while nothing changes"
 
 
+def test_the_counts_go_on_after_the_clock_was_set_back() -> None:
+    attainment = Attainment()
+    attainment.add([counted(NOON, 100, 0)])
+    stored = kept(attainment, None, NOON)
+    attainment.add([counted(NOON - 3500, 900, 500)])
+    assert kept(attainment, stored, NOON - 3500).objectives[0].requests == 1000
+
+
 def test_the_last_hour_passes_and_old_days_leave_the_window_without_any_request() -> None:
     attainment = Attainment()
     attainment.add([counted(NOON, 100, 9)])

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from pagefleet_contract.names import ACTION_ANNOTATION
 from pagefleet_operator.domain.base.frozen import replace
-from pagefleet_operator.domain.rollout import rollback, steps
+from pagefleet_operator.domain.rollout import promotion, rollback, steps
 from pagefleet_operator.domain.status.codec import time_to_the_second
+from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.stage import Stage, begin_phase, stage_of
-from pagefleet_operator.domain.status.status import ActionRecord, Phase, Rejection
+from pagefleet_operator.domain.status.status import ActionRecord, Phase, PreviousRecord, Rejection
 from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
 ACTIONS = ("promote", "pause", "resume", "abort", "retry", "undo", "skip")
@@ -102,10 +103,23 @@ def act_without_spec(turn: Turn, stage: Stage, error: str) -> Stage:
     if request is None:
         return stage
     in_progress = bool(stage.canary) and stage.record.phase is not Phase.ROLLING_BACK
-    if isinstance(request, Request) and request.action == "abort" and in_progress:
-        moved, message = _abort(turn, stage, request)
+    previous = promotion.way_back(turn, stage) if stage.record.phase is Phase.WATCHING else None
+    if isinstance(request, Request) and request.action == "abort" and (in_progress or previous is not None):
+        moved, message = _abort(turn, stage, request, previous)
         return replace(moved, action=_record(turn, request, "Done", message))
     return replace(stage, action=_record(turn, request, "Refused", f"the spec is invalid: {error}"[:500]))
+
+
+def answered_before(observation: Observation, now: float) -> Observation:
+    """The observation of a service that is restored from its records: an annotation that came with it was answered earlier, and
+    no record has the answer."""
+    request = parse(observation.action)
+    if request is None:
+        return observation
+    action = request.action if isinstance(request, Request) else ""
+    message = "it came with the service that was restored; annotate the service again, with another id"
+    answer = ActionRecord(request.id, action, "Refused", message, now)
+    return replace(observation, status=replace(observation.status, action=answer))
 
 
 def asks_to_retry(turn: Turn) -> bool:
@@ -143,9 +157,11 @@ def _perform(turn: SpecTurn, stage: Stage, request: Request) -> tuple[Stage, str
     return ON_CANARY[request.action](turn, stage, request)
 
 
-def _abort(turn: Turn, stage: Stage, request: Request) -> tuple[Stage, str]:
-    moved = rollback.reject(turn, stage, "Aborted", f"aborted{request.person}")
-    return moved, f"revision {stage.canary} is rolled back to {stage.stable}"
+def _abort(turn: Turn, stage: Stage, request: Request, previous: PreviousRecord | None = None) -> tuple[Stage, str]:
+    """Give up the canary or, with `previous`, the promoted revision that is watched."""
+    bad, good = (stage.canary, stage.stable) if previous is None else (stage.stable, previous.revision)
+    moved = rollback.give_up(turn, stage, bad, good, "Aborted", f"aborted{request.person}")
+    return moved, f"revision {bad} is rolled back to {good}"
 
 
 def _pause(turn: SpecTurn, stage: Stage, request: Request) -> tuple[Stage, str]:
@@ -246,6 +262,8 @@ def _require_undoable(turn: SpecTurn, stage: Stage, good: str, stored: tuple[str
         raise RefusedError(f"revision {good} is not stored; stored are {', '.join(sorted(stored))}")
     if good == turn.target:
         raise RefusedError(f"revision {good} is what the spec asks for; use `{turn.command('retry')}`")
+    if rolling_back and good == stage.canary:
+        raise RefusedError(f"revision {good} is being rolled back to {stage.stable}")
     if rolling_back and good == stage.stable:
         raise RefusedError(f"revision {good} is being made stable already")
     if canary and good != stage.stable:

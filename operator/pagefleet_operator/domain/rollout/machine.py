@@ -21,6 +21,7 @@ from pagefleet_operator.domain.status.stage import (
     advance_timer,
     all_traffic_to,
     begin_phase,
+    begun_before,
     stage_of,
     watched_seconds,
 )
@@ -33,6 +34,7 @@ UNTIMED = (Phase.IDLE, Phase.ROLLED_BACK)
 def advance(turn: SpecTurn) -> Stage:
     """Take one turn: bring the timer forward, do what a person asks for, then let the policies decide."""
     stage = stage_of(turn.observation.status)
+    stage = replace(stage, record=begun_before(stage.record, turn.now))
     if _is_timed(stage.record, turn.rollout):
         stage = replace(stage, record=advance_timer(stage.record, turn.now))
     stage = actions.act(turn, stage)
@@ -67,7 +69,8 @@ def serve_restored_revision(turn: SpecTurn, stage: Stage) -> Stage | None:
 def serve_first_revision(turn: SpecTurn, stage: Stage) -> Stage | None:
     """Nothing serves yet: make the target the stable, and give it all traffic once it has a ready pod."""
     target = turn.target
-    if stage.stable and stage.traffic:
+    undone = stage.record.phase is Phase.ROLLING_BACK and target in stage.rejected_hashes
+    if stage.stable and (stage.traffic or undone):
         return None
     if turn.reading(target).ready:
         turn.journal.note("Serving", f"revision {target} is ready and gets all traffic")
@@ -80,8 +83,29 @@ def serve_first_revision(turn: SpecTurn, stage: Stage) -> Stage | None:
 
 
 def continue_rollback(turn: SpecTurn, stage: Stage) -> Stage | None:
-    """A rollback is under way: finish it before anything else."""
-    return rollback.move_traffic_back(turn, stage) if stage.record.phase is Phase.ROLLING_BACK else None
+    """A rollback is under way: finish it before anything else. It waits for no more replicas than there may be."""
+    if stage.record.phase is not Phase.ROLLING_BACK:
+        return None
+    needed = min(stage.record.needed, turn.spec.scaling.max)
+    return rollback.move_traffic_back(turn, replace(stage, record=replace(stage.record, needed=needed)))
+
+
+def leave_failed_rollback(turn: SpecTurn, stage: Stage) -> Stage | None:
+    """The last good revision has no ready pod, for longer than the guard's deadline, and the spec asks for a new one: start that
+    one beside the revision that has most of the traffic, because otherwise no edit could ever help."""
+    record, deadline = stage.record, turn.rollout.guard.deadline
+    if record.phase is not Phase.ROLLING_BACK or turn.reading(stage.stable).ready:
+        return None
+    known = turn.target in (stage.stable, stage.canary) or turn.target in stage.rejected_hashes
+    if known or watched_seconds(record, turn.now) <= deadline:
+        return None
+    text = (
+        f"revision {stage.stable} has had no ready pod for {deadline:g} s (spec.rollout.guard.deadline) to roll "
+        f"{stage.canary} back to; revision {turn.target} of the spec is started instead"
+    )
+    turn.journal.note("RollbackFailed", text, warning=True)
+    serving = max((stage.stable, stage.canary), key=stage.weight)
+    return start_canary(turn, replace(stage, stable=serving, canary=""))
 
 
 def watch_promoted(turn: SpecTurn, stage: Stage) -> Stage | None:
@@ -94,6 +118,8 @@ def settle(turn: SpecTurn, stage: Stage) -> Stage | None:
     """The stable is what the spec asks for: end a rollout that is left over."""
     if turn.target != stage.stable:
         return None
+    if _only_canary_serves(turn, stage):
+        return stage
     if stage.canary:
         text = f"the spec asks for stable {stage.stable} again; canary {stage.canary} is removed"
         turn.journal.note("RolloutEnded", text)
@@ -103,10 +129,18 @@ def settle(turn: SpecTurn, stage: Stage) -> Stage | None:
     return replace(stage, canary="", traffic=all_traffic_to(stage.stable), record=record, mirror=None)
 
 
+def _only_canary_serves(turn: SpecTurn, stage: Stage) -> bool:
+    """Whether taking the canary's traffic away now would leave its requests without a pod."""
+    ready = turn.reading(stage.stable).ready
+    return bool(stage.canary and stage.weight(stage.canary) and not ready and turn.reading(stage.canary).ready)
+
+
 def refuse_rejected(turn: SpecTurn, stage: Stage) -> Stage | None:
     """The target was rolled back before: leave all traffic on the stable."""
     if turn.target not in stage.rejected_hashes:
         return None
+    if _only_canary_serves(turn, stage):
+        return stage
     record = stage.record
     if record.phase is not Phase.ROLLED_BACK:
         record = begin_phase(RolloutRecord(Phase.ROLLED_BACK), Phase.ROLLED_BACK, turn.now)
@@ -128,6 +162,7 @@ Policy = Callable[[SpecTurn, Stage], Stage | None]
 POLICIES: tuple[Policy, ...] = (
     serve_restored_revision,
     serve_first_revision,
+    leave_failed_rollback,
     continue_rollback,
     watch_promoted,
     settle,

@@ -13,7 +13,7 @@ from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.rollout import alerts, carrying_capacity, normal_operation, rollback
 from pagefleet_operator.domain.status.stage import Stage, all_traffic_to, begin_phase, watched_seconds
 from pagefleet_operator.domain.status.status import Phase, PreviousRecord, RolloutRecord
-from pagefleet_operator.domain.status.turn import SpecTurn
+from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
 
 def promote(turn: SpecTurn, stage: Stage) -> Stage:
@@ -42,11 +42,18 @@ def promote(turn: SpecTurn, stage: Stage) -> Stage:
     )
 
 
+def way_back(turn: Turn, stage: Stage) -> PreviousRecord | None:
+    """The previous revision, where it can be gone back to."""
+    previous, stored = stage.previous, {entry.hash for entry in turn.observation.status.revisions if entry.spec}
+    if previous is None or previous.revision not in stored or previous.revision in stage.rejected_hashes:
+        return None
+    return previous
+
+
 def watch(turn: SpecTurn, stage: Stage) -> Stage:
     """Go on judging the new stable; the way back is to the previous revision."""
-    previous, rollout, status = stage.previous, turn.rollout, turn.observation.status
-    stored = {entry.hash for entry in status.revisions if entry.spec}
-    if previous is None or previous.revision not in stored or previous.revision in stage.rejected_hashes:
+    previous, rollout, status = way_back(turn, stage), turn.rollout, turn.observation.status
+    if previous is None:
         return _end_watch(turn, stage, "there is no revision to go back to")
     alert = alerts.firing_against(
         stage.stable, status.alerts, rollout.alert_labels, stage.record.started, rollout.alerts_without_revision

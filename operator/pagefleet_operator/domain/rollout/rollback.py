@@ -65,9 +65,9 @@ def remember_rejection(stage: Stage, rejection: Rejection) -> Stage:
 
 def move_traffic_back(turn: Turn, stage: Stage) -> Stage:
     """Go on with a rollback: give the stable as much traffic as it can carry, never less than it has."""
-    percent = carrying_capacity.percent_carried(turn.reading(stage.stable), stage.record.needed)
+    carried = carrying_capacity.percent_carried(turn.reading(stage.stable), stage.record.needed)
+    percent = max(carried, stage.weight(stage.stable))
     if percent < 100:
-        percent = max(percent, stage.weight(stage.stable))
         traffic = split_traffic(stage.stable, stage.canary, 100 - percent) if percent else stage.traffic
         return replace(stage, traffic=traffic)
     rejection = next((one for one in stage.rejected if one.hash == stage.canary), None)

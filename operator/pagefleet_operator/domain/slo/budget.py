@@ -26,7 +26,7 @@ def record(slo: SLO, reading: SLOReading | None, before: SLORecord | None, now: 
     """The record of a service's budgets; `before` while that says the same, or is less than a minute old and of the same spec."""
     if not slo.objectives:
         return None
-    if before is not None and _is_of(before, slo) and now - before.written < RECORD_SECONDS:
+    if before is not None and _is_of(before, slo) and 0 <= now - before.written < RECORD_SECONDS:
         return before
     counts = reading.counts if reading is not None else _stored(before)
     seconds = reading.seconds if reading is not None else 0.0

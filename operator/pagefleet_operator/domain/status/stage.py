@@ -95,6 +95,11 @@ def watched_seconds(record: RolloutRecord, now: float) -> float:
     return record.held + _tick_seconds(record, now)
 
 
+def begun_before(record: RolloutRecord, now: float) -> RolloutRecord:
+    """The record with a beginning that has passed, also after the clock was set back: alerts count from then on."""
+    return replace(record, started=now - MAX_TICK_SECONDS) if record.started > now + MAX_TICK_SECONDS else record
+
+
 def advance_timer(record: RolloutRecord, now: float) -> RolloutRecord:
     """Bring the phase's timer forward. A time that lies in the future (the clock was set back) becomes `now`."""
     since = record.traffic_since
