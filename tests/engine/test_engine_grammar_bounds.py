@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import resource
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -119,3 +121,19 @@ def test_the_budget_is_processor_time(words: tokenizer.Tokenizer, checker: Check
         hasty.check(slow)
     hasty.check(Grammar("regex", "a"))
     hasty.close()
+
+
+def test_a_server_with_many_connections_has_its_grammars_checked(words: tokenizer.Tokenizer) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    checker = Checker(words.backend.to_str(), words.vocab_size, words.eos_token_ids)
+    try:
+        checker.check(Grammar("regex", "[a-z]+"))
+        with pytest.raises(ValueError):
+            checker.check(Grammar("regex", "("))
+    finally:
+        checker.close()
+        for one in opened:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

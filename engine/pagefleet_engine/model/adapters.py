@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from pagefleet_engine.model.checkpoint import arrange
 from pagefleet_engine.model.checkpoint.config import ModelConfig
+from pagefleet_kernels.cpu import Linear, Operations
 
 NAME = re.compile(
     r"(?:base_model\.model\.)?model\.layers\.(\d+)\.(?:self_attn\.(?=[qkvo]_)|mlp\.(?=gate_|up_|down_))(\w+)"
@@ -44,15 +46,45 @@ class Part:
     up: torch.Tensor
     begin: int
 
+    def change(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.down.t()) @ self.up.t()
+
 
 @dataclass(frozen=True)
-class Adapter:
+class PreparedPart:
+    """A part as the CPU's operations compute it: a row's change depends on that row only."""
+
+    down: Linear
+    up: Linear
+    begin: int
+
+    def change(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(self.down(x))
+
+
+P = TypeVar("P", Part, PreparedPart)
+
+
+@dataclass(frozen=True)
+class Adapter(Generic[P]):
     """The parts of one adapter by (layer, product)."""
 
-    parts: dict[tuple[int, str], tuple[Part, ...]]
+    parts: dict[tuple[int, str], tuple[P, ...]]
 
 
-def load(folder: Path, model: ModelConfig) -> Adapter:
+def prepared(adapter: Adapter[Part], operations: Operations) -> Adapter[PreparedPart]:
+    """Return the adapter for the CPU."""
+
+    def linear(weight: torch.Tensor) -> Linear:
+        return operations.linear(weight, None, int8=False)
+
+    return Adapter({
+        place: tuple(PreparedPart(linear(part.down), linear(part.up), part.begin) for part in parts)
+        for place, parts in adapter.parts.items()
+    })  # fmt: skip
+
+
+def load(folder: Path, model: ModelConfig) -> Adapter[Part]:
     """Read an adapter. Raises ValueError that states what is wrong with the folder."""
     try:
         settings: dict[str, Any] = json.loads((folder / "adapter_config.json").read_text())
@@ -115,12 +147,12 @@ def _place(module: str, model: ModelConfig) -> tuple[int, int, int]:
 class Applied:
     """The adapters of one batch: which rows [n] each of them changes."""
 
-    def __init__(self, rows: list[tuple[Adapter, torch.Tensor]]) -> None:
+    def __init__(self, rows: Sequence[tuple[Adapter[Any], torch.Tensor]]) -> None:
         self._rows = rows
 
     def add(self, layer: int, product: str, x: torch.Tensor, y: torch.Tensor) -> None:
         """Add the adapters' products with x [n, in] to y [n, out], in place."""
         for adapter, rows in self._rows:
             for part in adapter.parts.get((layer, product), ()):
-                change = (x[rows] @ part.down.t()) @ part.up.t()
+                change = part.change(x[rows])
                 y[rows, part.begin : part.begin + change.shape[1]] += change

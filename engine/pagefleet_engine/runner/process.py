@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 EXIT_CONFIGURATION = 78
 READ_BYTES = 1 << 20
 TRIM_SECONDS = 60.0
+TAKE_SECONDS = 0.02  # of messages between two steps: a grammar may take half a second to compile
 PLAIN = ("floats", "gguf")  # descriptions of weights that the log need not name
 
 
@@ -77,17 +79,24 @@ def _serve(connection: socket.socket, config: EngineConfig, engine: AnyEngine, p
     ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, stats)
     connection.sendall(frame(ready))
     frames, received, trimmed = Frames(), 0, time.monotonic()
+    bodies: deque[bytes] = deque()
     while True:
         refused: list[TokenOutput] = []
-        changed = False
+        until: float | None = None  # messages are taken; None: there was none since the last step
         idle = None if (end := engine.next_end()) is None else max(0.0, end - time.monotonic())
-        while select.select([connection], [], [], 0 if engine.has_work() or changed else idle)[0]:
-            data = connection.recv(READ_BYTES)
-            if not data:
-                return 0
-            for body in frames.feed(data):
-                changed, received = True, received + 1
-                refused += _take(engine, body, connection)
+        while bodies or select.select([connection], [], [], 0 if engine.has_work() or until else idle)[0]:
+            if not bodies:
+                data = connection.recv(READ_BYTES)
+                if not data:
+                    return 0
+                bodies.extend(frames.feed(data))
+                continue
+            if until is None:
+                until = time.monotonic() + TAKE_SECONDS
+            received += 1
+            refused += _take(engine, bodies.popleft(), connection)
+            if engine.has_work() and time.monotonic() > until:
+                break
         began = time.monotonic()
         if began >= trimmed + TRIM_SECONDS:  # one to two milliseconds
             machine.return_freed_memory()

@@ -184,3 +184,13 @@ def test_the_store_never_holds_more_than_its_bounds(adds: list[tuple[bytes, int,
         assert sum(held) <= 8 and all(count <= 5 for count in held)
         assert sum(sizes) <= 100 and all(size <= 60 for size in sizes)
         assert sizes == [store._sizes[owner] for owner in store._of]
+
+
+def test_count_tokens_counts_with_the_templates_variables() -> None:
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    counted, made = message_request.counted(body), message_request.parameters({**body, "max_tokens": 1})
+    assert counted.conversation.template_kwargs == made.conversation.template_kwargs == {"enable_thinking": False}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from pagefleet_engine.api.answers.text import TextStream, is_cut
+from pagefleet_engine.model.text.chat import ChatTemplates
+from pagefleet_engine.model.text.tokenizer import Tokenizer as Words
 
 
 def token_bytes(token: int) -> bytes:
@@ -152,3 +155,28 @@ def test_the_tokens_before_an_answer_do_not_count_as_its_own() -> None:
     text = TextStream(decode, token_bytes, ("b",), unstoppable=2, before=b"xyz")
     assert (text.feed(b"b"), text.feed(b"b"), text.feed(b"b")) == ("b", "b", "")
     assert text.stopped
+
+
+def fast(decoder):
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁Hello": 3, "▁world": 4, "!": 5}
+    f = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
+    f.decoder = decoder
+    f.add_special_tokens([AddedToken(t, special=True) for t in ("<s>", "</s>")])
+    return f
+
+
+LLAMA = decoders.Sequence([
+    decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("decoder", [LLAMA, decoders.Metaspace()])
+@pytest.mark.parametrize("ids", [[3, 2, 4, 5], [3, 1, 2, 4], [2, 3, 4], [3, 4, 2, 4, 3]])
+def test_a_hidden_token_takes_no_space_away(decoder: decoders.Decoder, ids: list[int]) -> None:
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁Hello": 3, "▁world": 4, "!": 5}
+    fast = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
+    fast.decoder = decoder
+    fast.add_special_tokens([AddedToken(text, special=True) for text in ("<s>", "</s>")])
+    words = Words(fast, (2,), ChatTemplates({}, {}))
+    text = TextStream(partial(words.decode, skip_special_tokens=True), words.token_bytes, ())
+    assert "".join(text.feed([one]) for one in ids) + text.finish() == words.decode(ids)

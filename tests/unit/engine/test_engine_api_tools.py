@@ -14,7 +14,7 @@ from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.constrained.formats import Asked
 from pagefleet_engine.api.constrained.tools import answered, assistant_calls, read
 from pagefleet_engine.api.parsing.deltas import Functions, Parser, message
-from pagefleet_engine.api.parsing.registry import STYLES, Style
+from pagefleet_engine.api.parsing.registry import STYLES, Dialect, Style
 from pagefleet_engine.core.requests import Grammar
 
 HERMES, LLAMA = Style.HERMES, Style.LLAMA3_JSON
@@ -241,3 +241,21 @@ def test_a_malformed_call_in_a_message_is_refused_by_name(changes: dict[str, Any
     with pytest.raises(ApiError) as refused:
         assistant_calls([call], "here")
     assert refused.value.param == param
+
+
+def not_json(constant: str) -> None:
+    raise ValueError(constant)
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        (HERMES, '<tool_call>{"name": "f", "arguments": {"x": 1e999}}</tool_call>'),
+        (LLAMA, '{"name": "f", "parameters": {"x": -1e999}}'),
+        (Style.MISTRAL, '[TOOL_CALLS]f{"x": 1e999}'),
+    ],
+)
+def test_arguments_are_json(style: Style, text: str) -> None:
+    parser = Dialect(style).parser(Functions({"f": {}}), False, forced=False)
+    for call in message([*parser.feed(text), *parser.finish()]).get("tool_calls", ()):
+        json.loads(call["function"]["arguments"], parse_constant=not_json)

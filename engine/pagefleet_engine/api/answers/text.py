@@ -28,9 +28,9 @@ class TextStream:
         self._decode, self._token_bytes = decode, token_bytes
         self._stops, self._include, self._unstoppable = stops, include_stop, unstoppable
         self._ids = [] if is_cut(b"".join(map(token_bytes, before[-MAX_CUT:]))[-MAX_CUT:]) else list(before)
-        self._before = len(self._ids)
         # ids[context:read] are decoded and returned, the others are not yet
-        self._context, self._read = 0, self._before
+        self._context, self._read = 0, len(self._ids)
+        self._fed = 0
         self._held = ""
         self.stopped = False
         self.stop: str | None = None
@@ -46,10 +46,13 @@ class TextStream:
     def feed(self, ids: Sequence[int]) -> str:
         """Add tokens and return the text that is now certain. Set `stopped` when a stop string was reached."""
         self._ids += ids
+        self._fed += len(ids)
         if not self._cut():
             before = self._decode(self._ids[self._context : self._read])
             after = self._decode(self._ids[self._context :])
-            if len(after) >= len(before):
+            if before and after == before:
+                del self._ids[self._read :]  # without a text: the next token goes on with the text before them
+            elif len(after) >= len(before):
                 self._held += after[len(before) :]
                 self._context, self._read = self._read, len(self._ids)
         return self._release()
@@ -77,7 +80,7 @@ class TextStream:
     def _release(self) -> str:
         if self.stopped:
             return ""
-        if not self._stops or len(self._ids) - self._before <= self._unstoppable:
+        if not self._stops or self._fed <= self._unstoppable:
             return self._give(len(self._held))
         matches = [(index, len(stop), stop) for stop in self._stops if (index := self._held.find(stop)) >= 0]
         if matches:

@@ -93,15 +93,20 @@ class Turns:
 class _Turn:
     def __init__(self, generation: Generation, writer: Writer) -> None:
         self.generation, self.writer = generation, writer
+        self._logprobs: list[Json] = []  # of content that the parser holds back
+        self._thinks = False
 
     def take(self, piece: Piece) -> list[Json]:
         deltas = piece.deltas if self.generation.parsed else (Delta(content=piece.text),) if piece.text else ()
         scored = self.generation.logprobs(piece.scored) if piece.scored else None
-        logprobs = scored["content"] if scored is not None else []
+        self._logprobs += scored["content"] if scored is not None else []
         made: list[Json] = []
         for delta in deltas:
-            made += self.writer.take(delta, logprobs)
-            logprobs = [] if delta.content else logprobs
+            made += self.writer.take(delta, self._logprobs if delta.content else ())
+            self._logprobs = [] if delta.content else self._logprobs
+            self._thinks = bool(delta.reasoning)
+        if self._thinks or (deltas and not deltas[-1].content):
+            self._logprobs = []  # of reasoning, its tags, or a call
         if piece.finish is not None:
             made += self.writer.end(piece.finish, self.generation.answers[0].stop, self.generation.usage)
         return made

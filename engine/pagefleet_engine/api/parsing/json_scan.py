@@ -56,7 +56,7 @@ def read(text: str, names: Collection[str]) -> tuple[str, str] | None:
             arguments = json.loads(arguments, parse_constant=_refuse)
         if call.get("name") not in names or not isinstance(arguments, dict):
             return None
-        written = json.dumps(arguments, ensure_ascii=False)
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)  # 1e999 is read as infinity
         if not written.isascii() and any("\ud800" <= letter <= "\udfff" for letter in written):
             written = json.dumps(arguments)
         return call["name"], written

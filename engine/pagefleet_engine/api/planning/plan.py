@@ -24,6 +24,7 @@ from pagefleet_engine.model.text.grammar import PREFIXED, prefixed
 from pagefleet_engine.model.text.tokenizer import Tokenizer
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
+MAX_PROMPT_LOGPROBS = 1 << 18  # of one body: each takes about 500 bytes of the API process until the answer is sent
 GREEDY_BELOW = 1e-5  # the least temperature: logits divided by less overflow
 
 
@@ -89,6 +90,7 @@ class Planner:
             )
             for index, prompt in enumerate(tokens)
         )
+        _check_prompt_logprobs(parameters, requests)
         self.admit(requests)
         return Plan(name, parameters, requests, asked is not None, dialect, within)
 
@@ -200,3 +202,16 @@ class Planner:
             logprobs=0 if logprobs is None and parameters.best_of > parameters.n else logprobs,
             grammar=grammar,
         )
+
+
+def _check_prompt_logprobs(parameters: Parameters, requests: tuple[EngineRequest, ...]) -> None:
+    """Raises ApiError (400) for a body whose log probabilities of prompts would take too much memory."""
+    entries = sum(
+        (1 + request.sampling.prompt_logprobs) * len(request.prompt_token_ids)
+        for request in requests
+        if request.sampling.prompt_logprobs is not None
+    )
+    if entries > MAX_PROMPT_LOGPROBS:
+        name = "logprobs" if parameters.prompt_logprobs is None else "prompt_logprobs"
+        allowed = f"allowed are {MAX_PROMPT_LOGPROBS} for all prompts of a body together"
+        raise invalid(name, f"{name} asks for {entries} log probabilities of prompt tokens, {allowed}")

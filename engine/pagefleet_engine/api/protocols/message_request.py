@@ -85,7 +85,7 @@ def parameters(body: Any, defaults: Mapping[str, Any] = NO_DEFAULTS) -> Paramete
 def counted(body: Any) -> Parameters:
     """A body of count_tokens: the prompt alone. Raises ApiError (400)."""
     fields = read(body, TABLE, NOT_SUPPORTED)
-    return _parsed({"model": fields["model"]}, fields)
+    return _parsed({"model": fields["model"], "chat_template_kwargs": fields["chat_template_kwargs"]}, fields)
 
 
 def _parsed(chat: dict[str, Any], fields: Mapping[str, Any], defaults: Mapping[str, Any] = NO_DEFAULTS) -> Parameters:

@@ -103,8 +103,9 @@ def _exchange(process: subprocess.Popen[bytes], line: str, seconds: float) -> by
     try:
         process.stdin.write(line.encode() + b"\n")
         process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], seconds)
-        return process.stdout.readline() or None if ready else None
+        poll = select.poll()  # select() refuses descriptors from 1024 on, which a server with many connections has
+        poll.register(process.stdout, select.POLLIN)
+        return process.stdout.readline() or None if poll.poll(seconds * 1000) else None
     except OSError:
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,10 +21,10 @@ class Adapters:
     `read` reads an adapter from a folder and raises ValueError. Versions have numbers, which are never used again.
     """
 
-    def __init__(self, limit: int, read: Callable[[str], Adapter]) -> None:
+    def __init__(self, limit: int, read: Callable[[str], Adapter[Any]]) -> None:
         self._limit, self._read, self._count = limit, read, 0
         self._versions: dict[str, str] = {}
-        self._loaded: dict[str, Adapter] = {}
+        self._loaded: dict[str, Adapter[Any]] = {}
 
     def versioned(self, request: EngineRequest) -> EngineRequest:
         """Raises ValueError when the request's adapter is not loaded."""
@@ -60,7 +60,7 @@ class Adapters:
         needed = {*self._versions.values(), *used}
         self._loaded = {one: loaded for one, loaded in self._loaded.items() if one in needed}
 
-    def numbered(self) -> dict[int, Adapter]:
+    def numbered(self) -> dict[int, Adapter[Any]]:
         """Return the adapters that are held, by the numbers of their versions."""
         return {number_of(version): adapter for version, adapter in self._loaded.items()}
 

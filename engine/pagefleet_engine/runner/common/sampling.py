@@ -151,8 +151,11 @@ class Sampler:
             row.clamp_(-MAX_LOGIT, MAX_LOGIT)
         if history.matcher is not None:
             history.matcher.fill(row)
-        elif answer.generated < sampling.min_tokens:
-            row[[*self._eos, *sampling.stop_token_ids]] = float("-inf")
+        if answer.generated < sampling.min_tokens:
+            longer = row.clone()
+            longer[[*self._eos, *sampling.stop_token_ids]] = float("-inf")
+            if history.matcher is None or longer.max() > float("-inf"):  # a grammar that has ended allows no more
+                row.copy_(longer)
 
     def _history(self, answer: TokenSequence) -> History:
         key = answer.request_id, answer.index

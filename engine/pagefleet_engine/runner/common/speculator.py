@@ -45,7 +45,11 @@ class Speculator:
 
     def plan(self, scheduler: Scheduler) -> None:
         """Give each sequence that is past its prompt as many draft tokens as make it faster."""
-        ready = [answer for answer in scheduler.running if answer.pending == 1 and answer.request.sampling.plain]
+        ready = [
+            answer
+            for answer in scheduler.running
+            if answer.pending == 1 and answer.request.sampling.plain and not answer.request.embed
+        ]
         for answer in ready:
             answer.draft = ()
         offers = self._offers(ready)

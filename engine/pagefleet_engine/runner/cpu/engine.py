@@ -178,11 +178,11 @@ class Engine:
         """Raises PageError unless free + cached + kept + held = total and exactly the running sequences hold pages."""
         self._scheduler.check()
 
-    def _read_adapter(self, path: str) -> adapters.Adapter:
+    def _read_adapter(self, path: str) -> adapters.Adapter[adapters.PreparedPart]:
         config = self.loaded.model.config
         if not isinstance(config, ModelConfig):
             raise ValueError(f"LoRA adapters of a {config.kind} model are not supported through transformers' own code")
-        return adapters.load(Path(path), config)
+        return adapters.prepared(adapters.load(Path(path), config), self._operations)
 
     def _adapters_in_use(self) -> set[str]:
         open_ones = (*self._scheduler.running, *self._scheduler.waiting)

@@ -54,7 +54,7 @@ class Rank:
             self.kernels = REFERENCE if config.kernels == "reference" else kernels(device)
         except ValueError as error:
             raise ModelError("spec.engine.image", str(error)) from error
-        self.adapters: dict[int, Adapter] = {}  # by the numbers that steps name them by
+        self.adapters: dict[int, Adapter[Part]] = {}  # by the numbers that steps name them by
         self._model: DeviceDecoder | None = None
         self._draft: DeviceDecoder | None = None
         self._head: DeviceHead | None = None
@@ -98,7 +98,7 @@ class Rank:
             return False
         return True
 
-    def adapter(self, path: str) -> Adapter:
+    def adapter(self, path: str) -> Adapter[Part]:
         """Read this rank's part of a LoRA adapter to its device. Raises ValueError."""
         if self.config.nodes > 1:  # a folder that another machine cannot read would end the engine
             raise ValueError("adapters are not supported on several nodes")
