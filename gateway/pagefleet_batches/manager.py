@@ -13,7 +13,7 @@ import msgspec
 from pagefleet_batches.jobs import batch as states
 from pagefleet_batches.jobs.batch import WINDOWS, Batch, Status
 from pagefleet_batches.jobs.errors import ApiError
-from pagefleet_batches.jobs.lines import Checked, Line, Problem, check, numbered, parse
+from pagefleet_batches.jobs.lines import Checked, Line, Problem, bounded, check, numbered, parse
 from pagefleet_batches.metrics import Metrics
 from pagefleet_batches.sending.answers import Answer, Over, expired
 from pagefleet_batches.sending.dispatcher import Dispatcher
@@ -226,7 +226,8 @@ class Manager:
         if not content.exists():
             return Checked(0, "", (Problem("file_not_found", "the input file was removed", None, "input_file_id"),))
         with content.open("rb") as stream:
-            return check(stream, batch.endpoint, self._settings.max_lines, self._settings.max_line_bytes)
+            lines = bounded(stream, self._settings.max_line_bytes)
+            return check(lines, batch.endpoint, self._settings.max_lines, self._settings.max_line_bytes)
 
     async def _send(self, run: Run) -> None:
         """Have the lines sent until they are over, or the batch is."""

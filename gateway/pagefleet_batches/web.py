@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -38,6 +39,7 @@ class Api:
         self, settings: Settings, access: Access, manager: Manager, clock: Callable[[], float] = time.time
     ) -> None:
         self._settings, self._access, self._manager, self._clock = settings, access, manager, clock
+        self._arriving: Counter[str] = Counter()  # bytes of uploads under way, by client
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[errors], client_max_size=MAX_BODY_BYTES)
@@ -89,17 +91,20 @@ class Api:
         except ValueError as error:  # aiohttp's, for a body that is no multipart
             raise ApiError(400, "invalid_multipart", f"the body is no multipart/form-data: {error}") from None
         finally:
+            if incoming is not None:
+                self._arriving[_name(client)] -= incoming.size
             if incoming is not None and not incoming.stream.closed:
                 await asyncio.to_thread(incoming.drop)
         return _json(kept.document())
 
     async def _receive(self, part: BodyPartReader, incoming: Incoming, client: str) -> None:
-        most, stored = self._settings.max_file_bytes, self._manager.files.bytes_of(client)
+        most = self._settings.max_file_bytes
         while data := await part.read_chunk(CHUNK_BYTES):
             incoming.write(data)
+            self._arriving[client] += len(data)
             if incoming.size > most:
                 raise ApiError(413, "file_too_large", f"the file is larger than {most} bytes, the limit", "file")
-            if stored + incoming.size > self._settings.max_client_bytes:
+            if self._manager.files.bytes_of(client) + self._arriving[client] > self._settings.max_client_bytes:
                 raise ApiError(
                     413, "client_storage_full", f"all files of a client may have {self._settings.max_client_bytes} bytes: delete some",
                     "file",
@@ -166,7 +171,7 @@ class Api:
             raise ApiError(400, "unknown_parameter", f"`{unknown[0]}` is no field of a batch", unknown[0])
         if fields.get("endpoint") not in ENDPOINTS:
             raise invalid("endpoint", f"must be one of {', '.join(ENDPOINTS)}")
-        if fields.get("completion_window") not in WINDOWS:
+        if fields.get("completion_window") not in tuple(WINDOWS):  # a list or an object cannot be looked up
             raise invalid("completion_window", f"must be {', '.join(WINDOWS)}")
         file_id = fields.get("input_file_id")
         if not isinstance(file_id, str):

@@ -30,7 +30,7 @@ from pagefleet_gateway.fronts.picker_health import serve_health
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.budgets import Budgets
 from pagefleet_gateway.limits.budgets_file import BudgetsFile
-from pagefleet_gateway.limits.charges import Answer
+from pagefleet_gateway.limits.charges import Answer, Used
 from pagefleet_gateway.limits.keyring import Keyring
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.counting import Counting
@@ -296,8 +296,10 @@ class Gateway:
             raise GatewayError(f"the endpoint picker cannot listen with TLS: {error}") from error
         self._closing.push_async_callback(server.stop, 1.0)
 
-    def _drop(self, request_id: str) -> None:
-        self.counting.drop(request_id)
+    def _drop(self, line: access_log.LogLine) -> None:
+        """End a request whose answer came from no picked pod. Its client has had the answer all the same, and pays for it."""
+        self.counting.drop(line.id)
+        self._settle(line)
         self._request_ended.set()
         self.holding.release()
 
@@ -314,8 +316,7 @@ class Gateway:
     def _complete(self, line: access_log.LogLine) -> None:
         """Account for a request that is over."""
         completion = self.counting.complete(line)
-        answer = Answer(line.code, line.tokens, line.prompt_tokens, line.body_bytes)
-        used = self.picker.charges.settle(line.id, answer)
+        used = self._settle(line)
         self._request_ended.set()
         self.holding.release()
         refusal = self._refused.pop(line.id, None)
@@ -327,6 +328,10 @@ class Gateway:
         if api_key:
             self.metrics.record_key_request(api_key, line.code, completion, used)
         self._emit(access_log.rendered(line, completion, refusal))
+
+    def _settle(self, line: access_log.LogLine) -> Used | None:
+        answer = Answer(line.code, line.tokens, line.prompt_tokens, line.body_bytes)
+        return self.picker.charges.settle(line.id, answer)
 
     async def _drain(self) -> None:
         self._draining = True

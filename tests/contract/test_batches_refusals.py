@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -98,3 +99,41 @@ async def test_an_upload_that_is_none_or_breaks_off_leaves_nothing(tmp_path: Pat
         await writer.wait_closed()
         await until(lambda: not any(incoming.iterdir()))
         assert [one async for one in await here.client().files.list()] == []
+
+
+async def test_a_window_that_is_no_text_is_a_400(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        await here.start_server()
+        file = await here.client().files.create(file=("a.jsonl", jsonl([line(1)])), purpose="batch")
+        asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions"}
+        for value in ([], {}, None, 24, ["24h"]):
+            document = asked | {"completion_window": value}
+            async with here.fleet.http.post(here.fleet.url + "/v1/batches", json=document) as answer:
+                assert answer.status == 400, (value, answer.status, await answer.text())
+
+
+async def test_uploads_at_one_time_share_a_client_s_room(tmp_path: Path) -> None:
+    async with desk(tmp_path, max_file_bytes=100_000, max_client_bytes=150_000) as here:
+        await here.start_server()
+        begun, gate = [], asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"x" * 60_000
+            begun.append(None)
+            await gate.wait()
+            yield b"x" * 30_000
+
+        async def upload() -> int:
+            form = aiohttp.MultipartWriter("form-data")
+            form.append("batch").set_content_disposition("form-data", name="purpose")
+            part = form.append(slow(), {"content-type": "application/octet-stream"})
+            part.set_content_disposition("form-data", name="file", filename="a.jsonl")
+            async with here.fleet.http.post(here.fleet.url + "/v1/files", data=form) as answer:
+                return answer.status
+
+        uploads = [asyncio.create_task(upload()) for _ in range(5)]
+        await until(lambda: len(begun) == 5 or any(one.done() for one in uploads))
+        gate.set()
+        statuses = await asyncio.gather(*uploads)
+        assert here.server.manager.files.bytes_of("") <= 150_000, statuses
+        assert set(statuses) <= {200, 413}, statuses

@@ -1,7 +1,7 @@
 """Who may use the endpoint picker's port, over real TLS, and what those who may not leave behind: nothing.
 
 Protects TLS by default with a certificate of its own or a Secret's, a swap of the Secret under a running picker, that a
-client without an authority's certificate changes no window and no ledger, that an answer from no picked pod counts nowhere,
+client without an authority's certificate changes no window and no ledger, that an answer from no picked pod counts in no measurement and is paid for,
 the settings, and the gRPC health service.
 """
 
@@ -17,7 +17,9 @@ from pathlib import Path
 import grpc
 import msgspec
 import pytest
-from support.gateway.ext_proc import World, pod
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
+from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
+from support.gateway.ext_proc import BODY, World, http_headers, pod
 from support.gateway.fleet import until
 
 from pagefleet_gateway.app import Gateway
@@ -29,6 +31,7 @@ from pagefleet_gateway.proxy import GatewayError
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
 
 FORGED = 200
+KEY = "sk-0123456789abcdef"
 PICKER = "PAGEFLEET_GATEWAY_PICKER"
 
 
@@ -206,3 +209,26 @@ async def test_the_health_service_answers_liveness_and_readiness() -> None:
             with pytest.raises(grpc.aio.AioRpcError, match="there is no service 'other'") as error:
                 await checked(found, "other")
             assert error.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("served", ["10.0.0.1:8000", "", "10.0.0.66:8000"])
+async def test_a_key_pays_for_an_answer_whatever_endpoint_is_named(tmp_path: Path, served: str) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"- {{name: one, key: {KEY}, tokensPerMinute: 10000, tokensPerMonth: 1000000}}\n")
+    async with gateway(picker_tls=False, api_keys_file=keys) as running:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.picker_port}") as found:
+            call = World(found, running.state, running.ledger).call()
+            headers = {":path": "/team/chat/v1/completions", ":method": "POST", "authorization": f"Bearer {KEY}"}
+            modes = proto.ProtocolConfiguration(
+                request_body_mode=ProcessingMode.BUFFERED, response_body_mode=ProcessingMode.NONE
+            )
+            await call.send(request_headers=http_headers(headers, False), protocol_config=modes)
+            await call.read()
+            await call.body(BODY)
+            await call.read()
+            await call.answered(served, x_pagefleet_output_tokens="40", x_pagefleet_prompt_tokens="250")
+            await call.end()
+        assert len(running.picker.charges) == 0
+        assert running.picker.limits.budgets.used("one") == 290
+        (bucket,) = running.picker.limits.buckets.keys.values()
+        assert bucket.level == pytest.approx(10000 - 290, abs=200)

@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 
 import pytest
-from support.gateway.fleet import CANARY, STABLE, Fleet, running
+from support.gateway import raw_http2
+from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 
 BODY = b'{"model":"smol","messages":[]}'
 PATH = b"/team/chat/v1/chat/completions"
@@ -190,3 +191,14 @@ async def test_what_is_too_large_is_refused_before_an_engine_sees_it(fleet: Flee
     chunks = b"".join(b"1000\r\n" + b"x" * 4096 + b"\r\n" for _ in range(20)) + b"0\r\n\r\n"
     assert (await exchange(fleet, post(b"Transfer-Encoding: chunked", body=chunks, length=False)))[0] == [413]
     assert not fleet.engines[0].requests
+
+
+@pytest.mark.parametrize(("method", "query"), [(b"POST", b"?\xc3\xa9"), (b"FOO", b"")])
+async def test_what_is_no_http_is_the_client_s_error(method: bytes, query: bytes) -> None:
+    async with running() as fleet:
+        await fleet.engine(STABLE)
+        fleet.serve((STABLE, 100))
+        path = b"/team/chat/v1/chat/completions" + query
+        await raw_http2.send(fleet.gateway.port, method, path, b'{"model":"smol","messages":[]}')
+        await until(lambda: bool(fleet.lines))
+        assert fleet.lines[0]["code"] == 400

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -53,6 +53,14 @@ class Checked:
     total: int
     model: str
     problems: tuple[Problem, ...]
+
+
+def bounded(stream: BinaryIO, most: int) -> Iterator[bytes]:
+    """Yield a file's lines. Of one that is longer than `most` bytes only the beginning, which is too long too, is in memory."""
+    while line := stream.readline(most + 1):
+        yield line
+        while len(line) > most and not line.endswith(b"\n"):
+            line = stream.readline(most + 1)
 
 
 def numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -10,7 +10,8 @@ import msgspec
 
 from pagefleet_batches.jobs.batch import NO_USAGE, Usage
 
-RATE_LIMITED = "rate_limit_exceeded"  # the gateway's code for a client that is over its quota
+# The gateway's codes for a client that is over its quota of a minute, or has used its tokens of the month.
+OVER_QUOTA = ("rate_limit_exceeded", "insufficient_quota")
 MAX_TRIES = 3  # of a line that a server answers with an error of its own
 BUSY_SECONDS, FAILED_SECONDS, QUOTA_SECONDS, KEY_SECONDS = 1.0, 2.0, 5.0, 30.0  # without Retry-After
 MAX_RETRY_AFTER = 300.0
@@ -55,7 +56,7 @@ def judge(answer: Answer, line_id: str, custom_id: str, tries: int, own_key: boo
     document = _decoded(answer.body)
     wait = None if answer.retry_after is None else min(max(answer.retry_after, 0.1), MAX_RETRY_AFTER)
     match answer.status:
-        case 429 if _code(document) == RATE_LIMITED:
+        case 429 if _code(document) in OVER_QUOTA:
             return Again(Why.QUOTA, wait or QUOTA_SECONDS)
         case 429 | 503 | 0:
             return Again(Why.BUSY, wait or BUSY_SECONDS)

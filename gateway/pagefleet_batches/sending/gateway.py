@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import math
 import ssl
 import time
 from pathlib import Path
@@ -87,10 +88,12 @@ def _retry_after(text: str | None) -> float | None:
     if not text:
         return None
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         pass
+    else:
+        return seconds if math.isfinite(seconds) else None
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):  # an engine may write anything
         return None

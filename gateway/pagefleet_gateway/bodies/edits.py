@@ -8,15 +8,16 @@ checked is left out.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-MAX_PLACES = 8  # fields of one name that are tried, the last first; a body with more gets the field a second time
+MAX_PLACES = 2  # fields of one name that are tried, the last first; a body with more gets the field a second time
 _GENERATING = re.compile(r"/(completions|messages|responses)(?:[?#]|$)")
-_VALUE = rb'(?<!\\)"%s"[ \t\r\n]*:[ \t\r\n]*(-?[0-9][0-9.eE+-]*|null|"(?:[^"\\]|\\.)*")'
+_VALUE = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*(-?[0-9][0-9.eE+-]*|null|"(?:[^"\\]|\\.)*")')
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,14 @@ def _places(body: bytes, name: str, value: int | str, *, present: bool) -> Itera
         start = body.find(b"{") + 1
         yield Edit(start, 0, f'"{name}":{written},')
         return
-    found = list(re.finditer(_VALUE % re.escape(name.encode()), body))
-    for match in reversed(found[-MAX_PLACES:]):
-        yield Edit(match.start(1), match.end(1) - match.start(1), written)
+    key, at = b'"%s"' % name.encode(), len(body)
+    for _ in range(MAX_PLACES):  # from the end: a pattern over the whole of a large body takes a hundred times as long
+        at = body.rfind(key, 0, at)
+        if at < 0:
+            break
+        match = _VALUE.match(body, at + len(key))
+        if match is not None and body[at - 1 : at] != b"\\":
+            yield Edit(match.start(1), match.end(1) - match.start(1), written)
     yield Edit(body.rfind(b"}"), 0, f',"{name}":{written}')
 
 
@@ -95,6 +101,12 @@ def _fields(body: bytes) -> Mapping[str, object] | None:
         return None
 
 
+def may_be_changed(body: bytes, path: str) -> bool:
+    """Return whether the fields of a generating request can be read and changed. Engines in Python also take what is no JSON by RFC 8259:
+    NaN, and UTF-16."""
+    return not body or not _GENERATING.search(path) or _fields(body) is not None
+
+
 def renamed(body: bytes, model: str) -> bytes:
     """Return the body with another model's name. A body that is no object, or has nothing in it, stays as it is."""
     return edited(body, with_value(body, "model", model))
@@ -111,8 +123,8 @@ def prioritized(body: bytes, path: str, priority: int) -> tuple[Edit, ...]:
 def capped(body: bytes, path: str, limit: int) -> tuple[Edit, ...]:
     """Return the changes after which no answer to a generating request has more than `limit` new tokens.
 
-    A minimum above the limit is lowered too, because engines refuse a minimum above the maximum. A limit that is no number
-    stays: the engine refuses it.
+    A minimum above the limit is lowered too, because engines refuse a minimum above the maximum. A limit that is no number,
+    and no text of one, stays: the engine refuses it.
     """
     generating = _GENERATING.search(path)
     fields = _fields(body) if generating else None
@@ -130,4 +142,12 @@ def capped(body: bytes, path: str, limit: int) -> tuple[Edit, ...]:
 
 def _lowered(body: bytes, fields: Mapping[str, object], name: str, limit: int) -> tuple[Edit, ...]:
     value = fields.get(name)
-    return with_value(body, name, limit) if isinstance(value, int | float) and value > limit else ()
+    return with_value(body, name, limit) if isinstance(value, int | float | str) and _number(value) > limit else ()
+
+
+def _number(value: float | str) -> float:
+    """Return a limit as engines read it: those that check with pydantic take a text of digits for a number."""
+    try:
+        return value if isinstance(value, int | float) else float(value)
+    except ValueError:
+        return math.nan

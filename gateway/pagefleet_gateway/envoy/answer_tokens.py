@@ -2,7 +2,8 @@
 
 Our engine sends the numbers itself (a trailer, or headers), and then the script ends at once. In other engines' answers the
 script searches the last bytes for the last `completion_tokens` and `prompt_tokens` of OpenAI's `usage` (`output_tokens` and
-`input_tokens` of the Responses API). In a stream it does so only when the client asked for the usage, because a look at every chunk costs half of what passing it on
+`input_tokens` of the Responses API). Only the last `usage` counts: engines repeat JSON of the client before it, such as the schemas of its
+tools. In a stream it does so only when the client asked for the usage, because a look at every chunk costs half of what passing it on
 does. An answer with neither is not measured.
 """
 
@@ -15,9 +16,13 @@ TAIL_BYTES = 4096  # of each of the last three chunks: OpenAI's usage comes last
 USAGE = "x-pagefleet-usage"  # a header from the picker: the client asked for a last event with the usage
 
 SCRIPT = f"""
-local function last(text, name)
+local function last(text, one, other)
   local tokens = nil
-  for number in string.gmatch(text, '"' .. name .. '"%s*:%s*(%d+)') do tokens = number end
+  for usage in string.gmatch(text, '"usage"%s*:%s*(%b{{}})') do
+    for _, name in ipairs({{one, other}}) do
+      tokens = string.match(usage, '"' .. name .. '"%s*:%s*(%d+)') or tokens
+    end
+  end
   return tokens
 end
 
@@ -41,8 +46,8 @@ function envoy_on_response(handle)
     end
   end
   local text, metadata = one .. two .. three, handle:streamInfo():dynamicMetadata()
-  local tokens = last(text, "completion_tokens") or last(text, "output_tokens")
-  local prompt = last(text, "prompt_tokens") or last(text, "input_tokens")
+  local tokens = last(text, "completion_tokens", "output_tokens")
+  local prompt = last(text, "prompt_tokens", "input_tokens")
   if tokens ~= nil then metadata:set("{TOKENS_METADATA}", "tokens", tokens) end
   if prompt ~= nil then metadata:set("{TOKENS_METADATA}", "prompt", prompt) end
 end

@@ -58,6 +58,7 @@ LOG_FIELDS = {
     "tokens_usage": f"%DYNAMIC_METADATA({TOKENS_METADATA}:tokens)%",
     "error": f"%TRAILER({ERROR_HEADER})%",
     "prefilled": f"%RESP({PREFILLED_HEADER})%",
+    "reading": "%DYNAMIC_METADATA(pagefleet.client:reading)%",
 }
 
 # One more line for each attempt that failed, before the request's own line. No other line has "attempt".

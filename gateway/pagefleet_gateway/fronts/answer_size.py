@@ -1,7 +1,8 @@
 """The size of an answer whose body another gateway shows: its bytes, and its tokens where the engine's `usage` states them.
 
 It is what the Lua filter of our own Envoy reads (`envoy/answer_tokens.py`): OpenAI's `usage` comes last, in an event or an
-object of its own. A name of `usage` inside a text has escaped quotes, so no prompt can forge a number.
+object of its own. A name of `usage` inside a text has escaped quotes, and what engines repeat of the client's JSON (the schemas of its
+tools) comes before it, so no request can forge a number.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pagefleet_gateway.envoy.answer_tokens import TAIL_BYTES
 
 PIECES = 3  # so many of the last ones may hold the usage
+USAGE = re.compile(rb'"usage"\s*:\s*\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\}')
 PROMPT, OUTPUT = (rb"prompt_tokens", rb"input_tokens"), (rb"completion_tokens", rb"output_tokens")
 
 
@@ -37,9 +39,10 @@ class AnswerSize:
         return self._stated(OUTPUT)
 
     def _stated(self, names: tuple[bytes, ...]) -> int | None:
-        """Return the last number of the first name that the tail holds."""
-        text = b"".join(self._tail)
-        for name in names:
-            if numbers := re.findall(rb'"' + name + rb'"\s*:\s*([0-9]{1,9})(?![0-9])', text):
-                return int(numbers[-1])
-        return None
+        """Return the number of one of the names in the last `usage` of the tail that has one."""
+        stated = None
+        for usage in USAGE.findall(b"".join(self._tail)):
+            for name in names:
+                if number := re.search(rb'"' + name + rb'"\s*:\s*([0-9]{1,9})(?![0-9])', usage):
+                    stated = int(number[1])
+        return stated

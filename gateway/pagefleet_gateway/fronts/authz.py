@@ -36,6 +36,8 @@ from pagefleet_gateway.picking.routing import Refusal
 
 log = logging.getLogger(__name__)
 
+NOT_HTTP = Refusal(400, "invalid_request_error", "invalid_request", "the method or the path is not valid HTTP")
+
 Decide = Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
 
 
@@ -68,6 +70,8 @@ class AuthzConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             log.warning("closing a connection of Envoy to the picker whose bytes are not HTTP: %s", error)
             if self._transport is not None:
+                # What Envoy lets pass and no HTTP server takes, such as a path that is not ASCII, is the client's error.
+                self._write(http_response(NOT_HTTP))
                 self._transport.close()
 
     def on_url(self, url: bytes) -> None:

@@ -38,7 +38,7 @@ from pagefleet_gateway.fronts.ext_proc_messages import (
     tokens_of,
     with_body,
 )
-from pagefleet_gateway.fronts.first_token import FirstToken, holds_error
+from pagefleet_gateway.fronts.first_token import ErrorEvent, FirstToken
 from pagefleet_gateway.holding.holding import Later
 from pagefleet_gateway.measuring.access_log import LogLine
 from pagefleet_gateway.picking.pick import Pick, Request
@@ -55,7 +55,7 @@ class Callbacks:
 
     decide: Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
     complete: Callable[[LogLine], object]
-    drop: Callable[[str], object]
+    drop: Callable[[LogLine], object]
     first_token: Callable[[str, float, str], object] = lambda _, __, ___: None
 
 
@@ -67,7 +67,9 @@ class Exchange:
     limits: Limits
     buffers: Buffers
     id: str = field(default_factory=lambda: f"endpoint-picker-{next(_ids)}")
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(
+        default_factory=time.monotonic
+    )  # when the request's last byte came, as far as the gateway shows it
     started: float = field(default_factory=time.time)
     headers: dict[str, str] = field(default_factory=dict)
     subset: frozenset[str] | None = None
@@ -80,6 +82,7 @@ class Exchange:
     streams: bool = False
     first_token: float | None = None  # seconds; None: not known, or not yet
     tokens_sought: FirstToken = field(default_factory=FirstToken)
+    errors_sought: ErrorEvent = field(default_factory=ErrorEvent)
     headers_only: bool = True  # the gateway does not send us the answer's body
     ended: bool = False
     tokens: int | None = None  # output tokens, where the engine reports them in a header or a trailer
@@ -124,7 +127,7 @@ class Exchange:
             self.headers_only = self.ended = False
         self.ended |= body.end_of_stream
         self.size.feed(body.body)
-        if self.streams and not self.error and holds_error(body.body):
+        if self.streams and not self.error and self.errors_sought.feed(body.body):
             self.error = ERROR_EVENT
         if self.streams and self.first_token is None and self.tokens_sought.feed(body.body):
             self.first_token = time.monotonic() - self.began
@@ -149,7 +152,7 @@ class Exchange:
                 # No endpoint answered: the client went away before, or the gateway itself reports that it reached none.
                 self.callbacks.complete(self._line(choices[0] if self.code else "", 1))
             else:
-                self.callbacks.drop(self.id)
+                self.callbacks.drop(self._line(self.served, 1))
 
     def _line(self, upstream: str, attempts: int) -> LogLine:
         return LogLine(
@@ -208,6 +211,11 @@ class Exchange:
             yield proto.ProcessingResponse(request_headers=proto.HeadersResponse())
 
     async def _request_body(self, part: proto.HttpBody) -> AsyncIterator[proto.ProcessingResponse]:
+        if self.pick is not None:  # the headers decided, and the body passes by
+            if part.end_of_stream:
+                self.began = time.monotonic()
+            yield proto.ProcessingResponse(request_body=proto.BodyResponse())
+            return
         if len(self.body) + len(part.body) > self.limits.request_bytes:
             yield self._refuse(too_large(self.limits.request_bytes))
             return
@@ -241,6 +249,7 @@ class Exchange:
         in_message: Callable[[proto.CommonResponse, struct_pb2.Struct], proto.ProcessingResponse],
         body: bytes,
     ) -> AsyncIterator[proto.ProcessingResponse]:
+        self.began = time.monotonic()
         path, method, came = self.headers.get(":path", ""), self.headers.get(":method", ""), bytes(self.body)
         decision = self.callbacks.decide(Request(self.id, method, path, self.headers, body, self.subset))
         if isinstance(decision, asyncio.Future):

@@ -7,14 +7,16 @@ completions and responses; Anthropic API, streaming of messages; WHATWG HTML, se
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 MAX_LINE_BYTES = 256 * 1024  # a longer line is no opening event
 CONTENT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio")
 KINDS = ("response.", "message_", "content_block_", "ping", "error")  # events of Responses and Messages
-ERRORS = (
-    b'data: {"error"', b'data:{"error"', b"event: error\n", b"event: error\r", b"event: response.failed",
-)  # fmt: skip
+# A line that begins like this is an error: within a text of an answer quotes and line ends are escaped.
+ERROR = re.compile(rb"""[\r\n](?:data: ?\{"error"|event: ?(?:error|response\.failed)[\r\n])""")
+ERROR_BYTES = 32  # of the longest of them
 
 
 class FirstToken:
@@ -30,9 +32,17 @@ class FirstToken:
         return len(self._rest) > MAX_LINE_BYTES or any(_is_token(line) for line in lines)
 
 
-def holds_error(piece: bytes) -> bool:
-    """Return whether a piece has an event that is an error: the engine gave the answer up within a 200."""
-    return any(mark in piece for mark in ERRORS)
+class ErrorEvent:
+    """Give it the body's pieces in order until `feed` returns True."""
+
+    def __init__(self) -> None:
+        self._end = b"\n"  # of the pieces so far: an event may be cut anywhere
+
+    def feed(self, piece: bytes) -> bool:
+        """Return whether the body so far has an event that is an error: the engine gave the answer up within a 200."""
+        text = self._end + piece
+        self._end = text[-ERROR_BYTES:]
+        return ERROR.search(text) is not None
 
 
 def _typed(kind: str, event: dict[str, object]) -> bool:

@@ -16,7 +16,9 @@ from pagefleet_gateway.cluster.steps import Steps, forget, parts
 from pagefleet_gateway.limits.rate_limits import Charge, RateLimits
 
 BYTES_PER_TOKEN = 64.0  # of an answer whose service reported none yet: a stream's event has 150 to 250, plain text 4
-LEAST_BYTES_PER_TOKEN = 4.0
+# A stream's event is no larger for a token of plain text. Log probabilities and the like make an answer as large as its client likes, and
+# must not make the tokens of others cheap.
+LEAST_BYTES_PER_TOKEN, MOST_BYTES_PER_TOKEN = 4.0, 256.0
 GAIN_FEWER, GAIN_MORE = 0.2, 0.02  # towards fewer bytes, which mean more tokens, it learns ten times as fast
 
 
@@ -100,6 +102,6 @@ class Charges:
         return Used(prompt, min(most, math.ceil(answer.body_bytes / bytes_per_token)))
 
     def _learn(self, service: ServiceKey, size: float) -> None:
-        size = max(LEAST_BYTES_PER_TOKEN, size)
+        size = min(max(LEAST_BYTES_PER_TOKEN, size), MOST_BYTES_PER_TOKEN)
         known = self._sizes.setdefault(service, size)
         self._sizes[service] = known + (GAIN_FEWER if size < known else GAIN_MORE) * (size - known)

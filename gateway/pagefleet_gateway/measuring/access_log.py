@@ -170,7 +170,7 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     outcome = replace(outcome, retried=tuple(pod.revision for pod in earlier if pod.uid not in full))
     prefilled = _record_prefill(ticket, line, ledger, now)
     computed = prefilled == REMOTE or ticket.prefill is None
-    first = answered is not None and answered is ticket.choices[0]
+    first = answered is not None and answered is ticket.choices[0] and line.attempts <= 1
     if outcome.ttft is not None and end is End.ANSWERED and first and computed:
         ledger.backlogs.record_first_token(ticket.computing, ticket.uncached_tokens, outcome.ttft, ticket.expected)
     if outcome.ttft is not None and not outcome.booked and line.attempts <= 1 and answered is ticket.choices[0]:
@@ -245,7 +245,7 @@ def _end(ticket: Ticket, line: LogLine, answered: Pod | None) -> End:
     """Return how a request ended. An engine that has already failed the request is not excused by a client that leaves."""
     if line.code >= 500 or ticket.stream_error or (line.error and not 400 <= line.code < 500):
         return End.FAILED
-    if line.flags & CANCELLED:
+    if line.flags & CANCELLED or _unread(line):
         return End.LEFT
     if line.flags:
         return End.FAILED
@@ -254,7 +254,14 @@ def _end(ticket: Ticket, line: LogLine, answered: Pod | None) -> End:
     return End.REFUSED if 400 <= line.code < 500 else End.ANSWERED
 
 
+def _unread(line: LogLine) -> bool:
+    """Whether a time limit ended an answer that its client did not read: no engine can send on then."""
+    return line.fields.get("reading") == "behind" and bool(line.flags & TIMED_OUT)
+
+
 def _timed_out(line: LogLine) -> bool:
+    if _unread(line):
+        return False
     return bool(line.flags & TIMED_OUT) or line.code == 504 or _silent(line)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from pagefleet_contract.strata import stratum
-from pagefleet_gateway.bodies.edits import capped, prioritized
+from pagefleet_gateway.bodies.edits import capped, may_be_changed, prioritized
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.service import Service, ServiceKey
 from pagefleet_gateway.cluster.state import Pod, Snapshot, State
@@ -124,6 +124,7 @@ class Picker:
                 pick = self._keyed(service, pick)
             if isinstance(pick, Pick):
                 pick = self._edited(service, pick, request, now)
+            if isinstance(pick, Pick):
                 pick = self._with_prefill(snapshot, service, pick, request, cost, now)
                 self._ledger.open(request.id, self._booking.ticket(admitted, service, pick, known, now), instead_of)
         # The gateway's keys are no engine's business.
@@ -180,14 +181,17 @@ class Picker:
         key = self.engine_key(pick.choices[0])
         return refusals.engine_key_unknown(service) if key is None else replace(pick, engine_key=key)
 
-    def _edited(self, service: Service, pick: Pick, request: Request, now: float) -> Pick:
-        """Return the pick with the changes of the body: the engine's priority, and the cap of new tokens in a peak or at risk."""
+    def _edited(self, service: Service, pick: Pick, request: Request, now: float) -> Pick | Refusal:
+        """Return the pick with the changes of the body: the engine's priority, and the cap of new tokens in a peak or at risk. A body that
+        cannot be changed is refused: its client would have what priority and how many tokens it likes."""
         pods = filter(None, (*pick.choices, pick.mirror))
         first = engine_priority(service, service.priority(request.headers), pods)
         edits = () if first is None else prioritized(request.body, request.path, first)
         peak = service.peak_output_tokens  # the queues of all pods are read only where there is a cap
         peak = peak if peak and saturated(*self._queues(service, pick, request, now)) else 0
         most = min(filter(None, (service.slo_output_tokens, peak)), default=0)
+        if (first is not None or most) and not may_be_changed(request.body, request.path):
+            return refusals.unreadable(service)
         cap = capped(request.body, request.path, most) if most else ()
         return replace(pick, edits=edits + cap, peak_output_tokens=most if cap else 0) if edits or cap else pick
 

@@ -80,6 +80,13 @@ def ends_engines(service: Service, deaths: int, wait_seconds: float) -> Refusal:
     return Refusal(422, "invalid_request_error", "request_ends_engines", message, service=service.key)
 
 
+def unreadable(service: Service) -> Refusal:
+    message = (
+        f"the request's body must be a JSON object in UTF-8 (RFC 8259), because {_name(service)} sets fields of it"
+    )
+    return Refusal(400, "invalid_request_error", "invalid_json", message, service=service.key)
+
+
 def engine_key_unknown(service: Service) -> Refusal:
     message = (
         f"the engines of {_name(service)} demand an API key that this gateway cannot read from its Secret; the service's "

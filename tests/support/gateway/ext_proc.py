@@ -161,9 +161,9 @@ async def serving(limits: Limits = LIMITS) -> AsyncIterator[World]:
         world.ended.append(access_log.complete(line, ledger, 0.0))
         world.settled.set()
 
-    def drop(request_id: str) -> None:
-        world.dropped.append(request_id)
-        ledger.close(request_id)
+    def drop(line: access_log.LogLine) -> None:
+        world.dropped.append(line.id)
+        ledger.close(line.id)
         world.settled.set()
 
     front = EndpointPicker(Callbacks(decide, complete, drop), limits)  # type: ignore[arg-type]

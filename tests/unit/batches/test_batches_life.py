@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -167,3 +168,17 @@ async def test_the_metrics_count_lines_batches_and_time(tmp_path: Path) -> None:
         assert value("pagefleet_batches_next_expiry_seconds") == DAY - 3600
     finally:
         await manager.close()
+
+
+async def test_a_line_without_an_end_is_not_read_as_a_whole(tmp_path: Path) -> None:
+    async with managed(tmp_path, Clock(), first_five) as manager:
+        incoming = manager.files.incoming()
+        incoming.write(b"x" * 64 * 1024 * 1024)
+        file = manager.files.keep(incoming, FileInfo("file_a", "", "a", "batch", incoming.size, 0, 2_000_000))
+        batch = Batch("batch_a", "", "", ENDPOINT, file.id, "24h", 0, 1)
+        tracemalloc.start()
+        found = manager._check(batch)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert [problem.code for problem in found.problems] == ["line_too_large"]
+    assert peak < 32 * 1024 * 1024, peak

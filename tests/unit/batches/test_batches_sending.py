@@ -4,6 +4,7 @@ and which answers mean "again" and which are the line's end."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from pagefleet_batches.jobs.batch import Usage
 from pagefleet_batches.jobs.lines import Line
 from pagefleet_batches.sending.answers import MAX_TRIES, Again, Answer, Over, Why, judge
 from pagefleet_batches.sending.concurrency import Concurrency
+from pagefleet_batches.sending.gateway import _retry_after
 from pagefleet_batches.sending.lanes import Lane, Pending, Source
 
 
@@ -177,3 +179,33 @@ def test_an_answer_is_kept_as_it_came_with_its_tokens(usage: object, expected: U
     assert body in msgspec.json.encode(over.record)
     several = judge(Answer(200, body.replace(b",", b",\n")), "id", "a", 1, own_key=True)
     assert isinstance(several, Over) and b"\n" not in msgspec.json.encode(several.record)
+
+
+SPENT = b'{"error":{"message":"m","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}'
+
+
+def test_a_client_whose_budget_is_spent_stops_nobody_else() -> None:
+    def lines(client: str) -> Iterator[Line]:
+        return iter([Line(number, f"{client}{number}", "m", b"{}") for number in range(1, 4)])
+
+    lane = Lane(Concurrency(100, limit=100.0), [Source(client, client, lines(client)) for client in ("a", "b")])
+    taken = lane.next(0.0)
+    assert taken is not None
+    source, pending = taken
+    again = judge(Answer(429, SPENT, retry_after=2_000_000.0), "l", "a1", 1, True)
+    assert isinstance(again, Again)
+    lane.repeat(source, pending, again, 0.0, 0.1)
+    lane.left(source)
+    found = lane.next(0.2)
+    assert (source.client, found is not None and found[0].client) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nan", "inf", "-inf", "Mon, 01 Jan 2024 00:00:00 +99999999999999999999999999",
+        "Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "later",
+    ],
+)  # fmt: skip
+def test_a_retry_after_that_is_no_time_is_none(text: str) -> None:
+    assert _retry_after(text) is None

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_gateway.cluster.paces import MOST, SAMPLES, Paces
+from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.cluster.steps import finish
+from pagefleet_gateway.measuring import access_log
+from pagefleet_gateway.measuring.access_log import LogLine
+from pagefleet_gateway.picking.expected import Load, LoadAtPick
+from pagefleet_gateway.picking.ledger import Ledger, Ticket
 
 PODS = [Pod(str(number), "p", "team", "chat", "a", "a:8000") for number in range(21)]
 OTHER = Pod("other", "p", "team", "chat", "b", "b:8000")
@@ -97,3 +102,15 @@ def test_what_is_malformed_is_left_out(rows: object) -> None:
     paces.hear("two", rows)
     paces.refresh()
     assert all(1 / MOST <= paces.of(pod) <= MOST for pod in PODS[:2])
+
+
+def test_a_retry_at_the_same_pod_teaches_no_pace() -> None:
+    ledger, pod = Ledger(), Pod("1", "p", "team", "chat", "a", "10.0.0.1:8000")
+    at_pick = LoadAtPick(Load(1000.0, 0.0), "s", expected=0.1, reference=True)
+    service = Service("team", "chat", weights=(("a", 100),))
+    # With one pod and two retries the choices are that pod, three times.
+    ticket = Ticket(service, "a", "s", (pod,) * 3, 1e9, uncached_tokens=1000, streams=True, at_pick=at_pick)
+    ledger.open("1", ticket)
+    ledger.record_failed_attempt("1")
+    access_log.complete(LogLine("1", 0.0, 200, frozenset(), 5.1, 6.0, 2, pod.address, True, {}), ledger, 6.0)
+    assert not ledger.backlogs.paces.own

@@ -29,6 +29,7 @@ bool envoy_dynamic_module_callback_http_get_body_chunks(void *stream, int body, 
 bool envoy_dynamic_module_callback_http_append_body(void *stream, int body, Text data);
 bool envoy_dynamic_module_callback_http_drain_body(void *stream, int body, size_t bytes);
 bool envoy_dynamic_module_callback_http_set_filter_state_bytes(void *stream, Text key, Text value);
+void envoy_dynamic_module_callback_http_set_dynamic_metadata_string(void *stream, Text space, Text key, Text value);
 bool envoy_dynamic_module_callback_http_get_filter_state_bytes(void *stream, Text key, Text *value);
 bool envoy_dynamic_module_callback_http_filter_get_attribute_string(void *stream, int attribute, Text *value);
 

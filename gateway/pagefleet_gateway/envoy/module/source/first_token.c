@@ -275,7 +275,21 @@ int envoy_dynamic_module_on_http_filter_response_trailers(void *envoy, const voi
 
 void envoy_dynamic_module_on_http_filter_stream_complete(void *envoy, const void *module) { (void)envoy, (void)module; }
 
-/* Envoy demands these hooks of every module. This one starts no calls, no streams and no events, and needs no watermarks. */
+/* The client reads more slowly than the answer comes, and Envoy reads no more of it: a time limit that ends it now is not the engine's. */
+static void note_reading(void *envoy, const Stream *stream, Text reading) {
+  if (stream->filter->arrival)
+    envoy_dynamic_module_callback_http_set_dynamic_metadata_string(envoy, TEXT("pagefleet.client"), TEXT("reading"), reading);
+}
+
+void envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(void *envoy, const void *module) {
+  note_reading(envoy, module, TEXT("behind"));
+}
+
+void envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(void *envoy, const void *module) {
+  note_reading(envoy, module, TEXT("on time"));
+}
+
+/* Envoy demands these hooks of every module. This one starts no calls, no streams and no events. */
 void envoy_dynamic_module_on_http_filter_http_callout_done(void) {}
 void envoy_dynamic_module_on_http_filter_http_stream_headers(void) {}
 void envoy_dynamic_module_on_http_filter_http_stream_data(void) {}
@@ -283,5 +297,3 @@ void envoy_dynamic_module_on_http_filter_http_stream_trailers(void) {}
 void envoy_dynamic_module_on_http_filter_http_stream_complete(void) {}
 void envoy_dynamic_module_on_http_filter_http_stream_reset(void) {}
 void envoy_dynamic_module_on_http_filter_scheduled(void) {}
-void envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(void) {}
-void envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(void) {}
