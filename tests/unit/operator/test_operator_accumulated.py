@@ -154,6 +154,14 @@ def test_hits_of_the_stable_revision_excuse_the_canary_s_of_the_same_ten_seconds
     assert found[36] == pytest.approx(bet)
 
 
+def test_the_stable_revision_s_hits_are_those_of_its_own_thresholds() -> None:
+    """The median is estimated as bucket 60, and the canary's threshold is 67."""
+    sums = learned()
+    sums.add(30.0, [piece("s", 30.0, {63: 40})])
+    found = gained(sums, 32.0, [piece("c", 32.0, HITS)])
+    assert found[:4] == pytest.approx(ups([surged(0.5, 40, 40)])) != pytest.approx(ups([0.5]))
+
+
 def test_hits_of_the_stable_revision_that_are_too_old_leave_those_that_are_not() -> None:
     sums = learned()
     sums.add(30.0, [piece("s", 30.0, {1: 20, 300: 20})])
@@ -228,6 +236,28 @@ def test_single_pods_of_the_stable_revision_calibrate_the_evidence() -> None:
     found = gained(sums, 62.0, [piece("c", 62.0, HITS)])
     one = severe(MULTIPLES).ratio([(1, 1)] * 4)
     assert found[36] == pytest.approx(one * 1.6 / expected.scales()[36]), "scales are renewed with the thresholds"
+
+
+def test_a_pod_s_requests_above_the_first_multiple_alone_are_hits_of_the_bet_on_all_of_them() -> None:
+    sums, expected = learned(), Excursions()
+    sums.add(30.0, [piece("s", 30.0, {}, pods={"late": {120: 4}})])
+    ratios = [4 * own for own in ups(QUANTILES + MULTIPLES[:1]) + downs(MULTIPLES[1:])]
+    ratios.append(severe(MULTIPLES).ratio([(4, 4), (4, 0), (4, 0), (4, 0)]))
+    expected.add(30.0, "late", [(0, ratios)])
+    assert ratios[-1] > 0
+    assert sums.excursions._open["late"] == pytest.approx(expected._open["late"])
+
+
+def test_pods_are_alike_by_their_hits_and_a_pod_without_one_has_none() -> None:
+    sums, expected = learned(), Alikeness()
+    for number in range(30):
+        start, slow = 30.0 + 2 * number, {f"p{pod}": 2 * ((number // 5 + pod) % 3) for pod in range(2)}
+        pods = {pod: {85: hits, 1: 4 - hits} if hits else {1: 4} for pod, hits in slow.items()}
+        sums.add(start, [piece("s", start, {1: 8}, pods=pods)])
+        for pod, hits in slow.items():
+            expected.add(start, pod, 4, hits)
+    assert sums._alikeness._single == expected._single > 0
+    assert sums._alikeness._together == expected._together
 
 
 def test_a_pod_that_is_gone_does_not_lower_the_traffic_that_the_others_count_by() -> None:

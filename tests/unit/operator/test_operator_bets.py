@@ -79,6 +79,12 @@ def test_fewer_hits_than_expected_do_not_lower_the_share_and_many_do_not_raise_i
     assert surged(0.5, 100, 100) == 1.0
 
 
+@pytest.mark.parametrize(("requests", "hits", "more"), [(25, 1, False), (25, 2, True), (90, 8, False), (90, 10, True)])
+def test_a_surge_begins_where_its_mean_share_is_above_the_expected_one(requests: int, hits: int, more: bool) -> None:
+    """Where one hit more than there are exceeds the expected ones and a third."""
+    assert (surged(0.1, requests, hits) > 0.1) is more
+
+
 def test_half_of_the_prior_is_on_the_first_block_and_the_rest_thins_out_behind_the_horizon() -> None:
     prior = OnsetPrior(4.0)
     assert prior.weight(0) == 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Waiting, by_stratum
+from pagefleet_operator.domain.analysis.adjusted.waiting import Row, Side, Waiting, by_stratum
 from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 
@@ -20,6 +20,10 @@ def test_measured_requests_are_decided_and_strata_without_a_threshold_are_left_o
     assert side.strata == {"a", "b", "c"}
     rows = by_stratum([{"a": 10, "b": 9, "d": 0}, {"c": 1}, {"a": 20}])
     assert side.decided_each(rows, 3) == ([6, 5, 5], [3, 5, 0])
+
+
+def test_thresholds_count_in_the_order_of_their_buckets() -> None:
+    assert Row.of({0: 9, 1: 4, 2: 9}).beyond({5: 2, 9: 1, 10: 3}) == {0: 3, 1: 6, 2: 3}
 
 
 def test_a_request_that_waits_is_a_hit_when_it_passes_the_threshold_and_not_again() -> None:
