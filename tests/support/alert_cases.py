@@ -153,6 +153,13 @@ COMPARED = (
          (BUSY | p95({500: 100}, REV) | p95({500: 900}, OTHER), BUSY | p95({500: 100}, REV)), labels=REVISION),
 )  # fmt: skip
 
+# A service wakes from zero, and another operator leads from then on: its series has no past.
+WOKEN = {
+    f'pagefleet_replicas{{{REV},state="{state}",pod="{pod}"}}': values
+    for pod, before, after in (("o1", "0+0x32", "0+0x32"), ("o2", "_x33 0+0x27", "_x33 1+0x27"))
+    for state, values in (("ready", before), ("desired", after))
+} | {f"pagefleet_weight{{{REV}}}": "100+0x60"}
+
 PAGES = (
     Case("PagefleetRequestsRefused", requests({"200": 60, "429": 40}),
          (requests({"200": 90, "429": 10}), requests({"404": 100}, f'{SVC},revision=""'),
@@ -170,7 +177,7 @@ PAGES = (
           {f'vllm:kv_cache_usage_perc{{{REV},pod="p0"}}': "0.85+0x60"}), labels=REVISION),
     Case("PagefleetNoReadyReplica", replicas("2+0x20 0+0x39", "2+0x60", 100),
          (replicas("2+0x60", "2+0x60", 100), replicas("0+0x60", "0+0x60", 100), replicas("0+0x60", "0+0x20 1+0x39", 100),
-          replicas("0+0x60", "1+0x60", 0)), at="40m", labels=REVISION),
+          replicas("0+0x60", "1+0x60", 0), WOKEN), at="40m", labels=REVISION),
     Case("PagefleetOperatorNotLeading",
          {'pagefleet_operator_leader{namespace="s",pod="o1"}': "1+0x10 0+0x50",
           'pagefleet_operator_leader{namespace="s",pod="o2"}': "0+0x60"},
@@ -246,9 +253,9 @@ TICKETS = (
          labels={"namespace": "s", "kind": "pods"}),
     Case("PagefleetGatewayPodsEjected", {'pagefleet_gateway_pods_ejected{namespace="s"}': "1+0x60"},
          ({'pagefleet_gateway_pods_ejected{namespace="s"}': "0+0x60"},), labels={"namespace": "s"}),
-    Case("PagefleetGatewayKeysInvalid", {'pagefleet_gateway_api_keys_valid{namespace="s"}': "1+0x10 0+0x50"},
-         ({'pagefleet_gateway_api_keys_valid{namespace="s"}': "0+0x60"},
-          {'pagefleet_gateway_api_keys_valid{namespace="s"}': "1+0x60"}), labels={"namespace": "s"}),
+    Case("PagefleetGatewayKeysInvalid", {'pagefleet_gateway_api_keys_valid{namespace="s"}': "1+0x10 0+0x400"},
+         ({'pagefleet_gateway_api_keys_valid{namespace="s"}': "0+0x400"},
+          {'pagefleet_gateway_api_keys_valid{namespace="s"}': "1+0x400"}), at="26h", labels={"namespace": "s"}, interval="5m"),
     Case("PagefleetBatchesNotReady", {'pagefleet_batches_ready{namespace="s"}': "0+0x60"},
          ({'pagefleet_batches_ready{namespace="s"}': "1+0x60"},), labels={"namespace": "s"}),
     Case("PagefleetBatchesExpired", {'pagefleet_batches_ended_total{namespace="s",status="expired"}': "0+0x20 1+0x40"},

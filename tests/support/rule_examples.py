@@ -142,6 +142,18 @@ SPEC_EXAMPLES = (
     ),
     Example(
         "spec.engine.scheduling.chunkTokens",
+        "must be whole pages with runtime sglang",
+        {**SGLANG, "engine.kvCache.pageSize": 64, "engine.scheduling.chunkTokens": 1000},
+        {**SGLANG, "engine.kvCache.pageSize": 64, "engine.scheduling.chunkTokens": 1024},
+    ),
+    Example(
+        "spec.engine.scheduling.chunkTokens",
+        "must be whole pages with runtime sglang",
+        {**SGLANG, "engine.kvCache.pages": 64, "engine.scheduling.chunkTokens": 1000},
+        {**SGLANG, "engine.scheduling.chunkTokens": 1000},
+    ),
+    Example(
+        "spec.engine.scheduling.chunkTokens",
         "must not be above tokensPerStep",
         {"engine.scheduling.chunkTokens": 9, "engine.scheduling.tokensPerStep": 8},
         {"engine.scheduling.chunkTokens": 8, "engine.scheduling.tokensPerStep": 8},

@@ -182,7 +182,8 @@ def test_prefill_pods_and_decode_pods_reach_each_other_and_only_decode_pods_ask_
         assert policy["ingress"][0] == {"from": [peer]} and policy["egress"][0] == {"to": [peer]}
     (scraping,) = policies["pagefleet-engine-prefill"]["ingress"][1:]
     callers = {name for entry in scraping["from"] for name in _names(entry["podSelector"])}
-    assert (callers, scraping["ports"]) == ({"pagefleet-gateway", "prometheus"}, [{"port": "http"}])
+    readers = {"pagefleet-gateway", "pagefleet-operator", "prometheus"}
+    assert (callers, scraping["ports"]) == (readers, [{"port": "http"}])
     assert policies["pagefleet-engine-decode"]["ingress"][1:] == policies["pagefleet-engine-decode"]["egress"][1:] == []
 
 

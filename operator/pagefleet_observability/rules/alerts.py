@@ -55,8 +55,9 @@ def _condition(selector: str) -> str:
 
 
 def _replicas(state: str, window: str = "", metric: str = "pagefleet_replicas") -> str:
+    """With a window the fewest in it, of all operators that have led meanwhile: the series of a new one has no past."""
     series = f'{metric}{{state="{state}"}}'
-    return f"max by ({BY}) ({f'min_over_time({series}[{window}])' if window else series})"
+    return f"min by ({BY}) (min_over_time({series}[{window}]))" if window else f"max by ({BY}) ({series})"
 
 
 def _prefills(matcher: str = "") -> str:

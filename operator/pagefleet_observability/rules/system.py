@@ -68,7 +68,7 @@ SYSTEM = Group(
         Alert(
             "PagefleetGatewayKeysInvalid",
             TICKET,
-            "pagefleet_gateway_api_keys_valid == 0 and max_over_time(pagefleet_gateway_api_keys_valid[1d]) == 1",
+            "pagefleet_gateway_api_keys_valid == 0 and max_over_time(pagefleet_gateway_api_keys_valid[30d]) == 1",
             "5m",
             "The file of API keys cannot be used",
             "The gateway still uses the keys from before the file was changed.",

@@ -86,7 +86,7 @@ def _planned(observation: Observation, now: float, journal: Journal) -> Plan:
             plan = _hold(Turn(observation, now, journal), Problem("InvalidSpec", parsed.message))
             return routing.keep(plan, observation.status)
         case Spec():
-            if unfit := errors_of_name(observation.name, parsed.raw):
+            if unfit := errors_of_name(observation.name, parsed.raw, observation.status.stable):
                 problem = Problem("InvalidSpec", SpecErrors(tuple(unfit)).message)
                 return routing.keep(_hold(Turn(observation, now, journal), problem), observation.status)
             if refused := refusals(observation.policy, parsed.raw):

@@ -254,6 +254,21 @@ def test_an_alert_whose_end_arrives_before_its_beginning_is_over() -> None:
         assert [one.resolved for one in status.alerts] == [True]
 
 
+@pytest.mark.parametrize(
+    ("labels", "receivers"),
+    [
+        (["namespace=a", "service=chat", "revision=c1", "severity=page"], "pagefleet,default"),
+        (["namespace=a", "service=chat", "affected_revision=c1", "severity=page"], "default"),
+        (["namespace=a", "service=chat", "severity=ticket"], "default"),
+    ],
+)
+def test_people_get_every_alert_and_the_operator_those_that_name_a_canary(labels: list[str], receivers: str) -> None:
+    """A route with `continue` still keeps an alert from the root's receiver, where no other route takes it."""
+    amtool, path = debian.unpacked("prometheus-alertmanager") / "usr/bin/amtool", MONITORING / "alertmanager.yaml"
+    command = [amtool, "config", "routes", "test", f"--config.file={path}", *labels]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == receivers
+
+
 def test_the_shipped_receiver_is_what_alertmanager_reads() -> None:
     path = MONITORING / "alertmanager.yaml"
     subprocess.run([debian.unpacked("prometheus-alertmanager") / "usr/bin/amtool", "check-config", path], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -24,3 +25,9 @@ def http_probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
         "failureThreshold": failures,
         "successThreshold": 1,
     }
+
+
+def variables(own: Iterable[Mapping[str, Any]], given: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return our variables that are not given, and then those of the spec in its order: $(NAME) stands for a variable before."""
+    after = {entry["name"]: dict(entry) for entry in given}
+    return [*(dict(entry) for entry in own if entry["name"] not in after), *after.values()]

@@ -10,7 +10,7 @@ from typing import Any
 from pagefleet_contract.engine_metrics import annotation
 from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.container import http_probe, restricted
+from pagefleet_operator.domain.base.container import http_probe, restricted, variables
 from pagefleet_operator.domain.base.revision_spec import Pod, RevisionSpec
 from pagefleet_operator.domain.manifests import model_fetch
 from pagefleet_operator.domain.runtimes import kv_events, kv_transfer
@@ -109,7 +109,7 @@ def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> di
         "image": engine.image or launch.image,
         "imagePullPolicy": "IfNotPresent",
         "args": [*launch.args, *engine.args],
-        "env": list({entry["name"]: dict(entry) for entry in [*launch.env, *engine.env]}.values()),
+        "env": variables(launch.env, engine.env),
         "ports": [
             {"name": "http", "containerPort": launch.port, "protocol": "TCP"},
             *kv_events.ports(child.spec),

@@ -11,7 +11,7 @@ from typing import Any
 from pagefleet_contract.model_fetch import CONTAINER
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.container import restricted
+from pagefleet_operator.domain.base.container import restricted, variables
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, plain
@@ -48,7 +48,7 @@ def container(
             *([f"--pull-secrets={SECRETS_FOLDER}"] if _asks_registries(spec) else []),
             *(f"{link_name(uri)}={uri}" for uri in uris),
         ],
-        "env": list({entry["name"]: dict(entry) for entry in [*own, *spec.engine.env]}.values()),
+        "env": variables(own, spec.engine.env),
         "resources": {
             kind: {name: amounts[kind][name] for name in SHARED if name in amounts[kind]}
             for kind in ("requests", "limits")

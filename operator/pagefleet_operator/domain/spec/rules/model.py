@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefleet_contract.engine_options import DEFAULT_PAGE_SIZE, MIN_CACHE_TOKENS
-from pagefleet_operator.domain.spec.rules.rule import Rule, given
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, given
 
 # In CEL: whether the model's length and one of the limits of requests are both given.
 PROMPT = f"{given('engine.limits.promptTokens')} && has(self.model.maxLength)"
@@ -15,6 +15,10 @@ MODELS = "['draft', 'eagle', 'eagle3']"  # methods of speculation that have a mo
 
 # In CEL: whether a model of speculation is given.
 DRAFT = "has(self.speculation) && has(self.speculation.model)"
+
+# In CEL: whether SGLang is told both the tokens of a page and those of a chunk.
+CHUNKED = f"{given('engine.scheduling.chunkTokens')} && {RUNTIME} == 'sglang' && {given('engine.kvCache')}"
+CHUNKED += " && (has(self.engine.kvCache.pageSize) || has(self.engine.kvCache.pages))"
 
 
 def fetched(source: str) -> str:
@@ -98,5 +102,12 @@ MODEL_RULES = (
         "spec.engine.scheduling.chunkTokens",
         "!has(self.chunkTokens) || !has(self.tokensPerStep) || self.chunkTokens <= self.tokensPerStep",
         "must not be above tokensPerStep",
+    ),
+    Rule(
+        (),
+        "spec.engine.scheduling.chunkTokens",
+        f"!({CHUNKED}) || self.engine.scheduling.chunkTokens % {PAGE} == 0",
+        f"must be whole pages with runtime sglang, or it does not start: spec.engine.kvCache.pageSize, {DEFAULT_PAGE_SIZE} with "
+        "spec.engine.kvCache.pages alone",
     ),
 )
