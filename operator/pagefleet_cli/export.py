@@ -7,11 +7,11 @@ from collections import Counter
 from typing import Annotated
 
 import typer
-import yaml
 
 from pagefleet_cli.base import options
 from pagefleet_cli.base.cluster import Cluster, Document, Target
 from pagefleet_cli.base.errors import readable_errors
+from pagefleet_cli.base.output import yaml_of
 from pagefleet_contract.names import (
     ACTION_ANNOTATION,
     API_VERSION,
@@ -40,7 +40,7 @@ def export(
         cluster = Cluster(Target(namespace, kubeconfig, context))
         items = [cluster.service(name)] if name else cluster.services(every)["items"]
         records = cluster.records(name or "", every)
-    sys.stdout.write(yaml.safe_dump_all(documents(items, records), sort_keys=False, allow_unicode=True))
+    sys.stdout.write(yaml_of(*documents(items, records)))
 
 
 def documents(services: list[Document], records: list[Document]) -> list[Document]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pagefleet_cli.base.errors import fail
+from pagefleet_cli.base.output import terminal
 from pagefleet_contract.names import KIND
 
 if TYPE_CHECKING:  # numpy is only loaded when something is simulated
@@ -18,7 +20,6 @@ if TYPE_CHECKING:  # numpy is only loaded when something is simulated
     from pagefleet_simulator.planner import Plan, Run
 
 DEFAULT_SCALERS = "ours,hpa,kpa,keda,wva,dynamo"
-console = Console(soft_wrap=True, highlight=False)
 
 
 def simulate(
@@ -36,7 +37,7 @@ def simulate(
         str, typer.Option(help="Throughput of a replica: a JSON file, or the name of a shipped profile.")
     ] = ("h100x4-llama-70b"),
     cost_per_hour: Annotated[
-        float | None, typer.Option(help="Cost of one accelerator; spec.cost.perAcceleratorHour when omitted.")
+        float | None, typer.Option(min=0, help="Cost of one accelerator; spec.cost.perAcceleratorHour when omitted.")
     ] = None,
     rate: Annotated[
         float | None,
@@ -95,15 +96,26 @@ def simulate(
             promises=spec.slo.objectives,
             priorities=priorities(spec),
         )
-        _run(plan(request), price, report)
+        prepared = plan(request)
+        if report is not None:  # before the runs: they take too long to be lost
+            _make(report)
+        _run(prepared, price, report)
     except (PlanError, ProfileError, TraceError) as error:
-        _fail(str(error))
+        fail(str(error))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"--report: {folder} cannot be written: {error.strerror or error}")
 
 
 def _run(prepared: Plan, price: float | None, report: Path | None) -> None:
     from pagefleet_simulator.planner import execute, promises
     from pagefleet_simulator.results.report import promised, table
 
+    console = terminal()
     console.print(prepared.description, markup=False)
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -128,12 +140,12 @@ def _write(run: Run, prepared: Plan, price: float | None, folder: Path) -> None:
     from pagefleet_simulator.planner import as_json
     from pagefleet_simulator.results.plots import PlotsMissing, draw
 
-    folder.mkdir(parents=True, exist_ok=True)
+    console = terminal()
     (folder / "report.json").write_text(json.dumps(as_json(run, prepared, price), indent=1) + "\n")
-    console.print(f"wrote {folder / 'report.json'}")
+    console.print(f"wrote {folder / 'report.json'}", markup=False)
     try:
         draw(run.outcomes, folder / "replicas.svg", prepared.title)
-        console.print(f"wrote {folder / 'replicas.svg'}")
+        console.print(f"wrote {folder / 'replicas.svg'}", markup=False)
     except PlotsMissing as error:
         console.print(str(error), markup=False)
 
@@ -144,21 +156,21 @@ def _spec(path: Path, name: str | None) -> Spec:
     try:
         services = [one for one in yaml.safe_load_all(path.read_text()) if _is_service(one)]
     except OSError as error:
-        _fail(f"{path}: {error.strerror}")
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        _fail(f"{path}: not YAML: {error}")
+        fail(f"{path}: {error.strerror}")
+    except (yaml.YAMLError, ValueError) as error:
+        fail(f"{path}: not YAML: {error}")
     names = ", ".join(sorted(map(_name, services)))
     if name is not None:
         services = [one for one in services if _name(one) == name]
         if not services:
-            _fail(f"--name: {path} has no InferenceService {name!r}, but {names or 'none'}")
+            fail(f"--name: {path} has no InferenceService {name!r}, but {names or 'none'}")
     if len(services) != 1:
-        _fail(
+        fail(
             f"{path}: must hold exactly one InferenceService, not {len(services)}; choose with --name: {names or 'none'}"
         )
     spec = parse(services[0].get("spec"))
     if isinstance(spec, SpecErrors):
-        _fail(f"{path}: {spec.message}")
+        fail(f"{path}: {spec.message}")
     return spec
 
 
@@ -169,8 +181,3 @@ def _name(service: dict[str, Any]) -> str:
 
 def _is_service(document: Any) -> bool:
     return isinstance(document, dict) and document.get("kind") == KIND
-
-
-def _fail(message: str) -> NoReturn:
-    Console(stderr=True).print(f"[red]pagefleet:[/red] {message}")
-    raise typer.Exit(1)

@@ -77,13 +77,28 @@ def _unpack(archive: Path, staging: Path, inside: str) -> None:
                     raise Fault(
                         SOURCE, f"a layer has {path[:80]!r} as a link or a device; a model's files are regular ones"
                     )
+                _clear(target, staging)
                 members.extract(member.replace(name=path, mode=READABLE, deep=False), staging, filter="data")
                 written.add(target)
 
 
+def _clear(target: Path, staging: Path) -> None:
+    """A layer's file takes the place of an earlier layer's folder, and its folder that of a file."""
+    for above in target.parents:
+        if above == staging:
+            break
+        if above.is_file():
+            above.unlink()
+    if target.is_dir():
+        shutil.rmtree(target)
+
+
 def _remove(mark: Path, written: set[Path]) -> None:
     """Take away what the mark names, or all that is beside it, but for what this layer has written."""
-    gone = mark.parent if mark.name == EMPTIED else mark.parent / mark.name.removeprefix(REMOVED)
+    hidden = mark.name.removeprefix(REMOVED)
+    if hidden in ("", ".", ".."):
+        raise Fault(SOURCE, f"a layer has the mark {mark.name!r}, which names no file")
+    gone = mark.parent if mark.name == EMPTIED else mark.parent / hidden
     for path in [gone] if gone.is_file() else list(_files(gone)):
         if path not in written:
             path.unlink()

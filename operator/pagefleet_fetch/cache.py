@@ -52,6 +52,7 @@ class Cache:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._own: set[Path] = set()  # versions that this process has brought or found: its engine needs all of them
 
     def folder(self, place: str, version: str) -> Path:
         return self.root / place / version
@@ -98,7 +99,11 @@ class Cache:
             (folder / PLANNED).write_text(json.dumps({"bytes": model.size}))
 
     def _make_room(self, folder: Path, needed: int, size: int) -> None:
-        busy: set[Path] = set()
+        busy = set(self._own)
+        together = needed + sum(one.size for one in self.kept() if one.folder in self._own - {folder})
+        if together > size:
+            message = f"the models of this pod have {together / 1e9:.1f} GB together, and the cache may have {size / 1e9:.1f} GB"
+            raise Fault(f"{CACHE}.size", message)
         while True:
             kept = [one for one in self.kept() if one.folder != folder]
             staying = sum(one.size for one in kept if one.folder in busy)
@@ -115,7 +120,8 @@ class Cache:
                 else:
                     busy.add(first)
         if sum(one.size for one in kept) + needed > size:
-            log.warning("the cache is larger than it may be: %d of its models are being fetched", len(busy))
+            others = len(busy - self._own)
+            log.warning("the cache is larger than it may be: %d of its models are being fetched", others)
 
     def kept(self) -> list[Kept]:
         """Every version in the cache, complete or not."""
@@ -131,10 +137,24 @@ class Cache:
     def complete(self, folder: Path) -> bool:
         return (folder / COMPLETE).is_file()
 
-    def versions(self, place: str) -> list[Path]:
-        """The complete versions of a model, the one that was used last first."""
-        found = [mark.parent for mark in (self.root / place).glob(f"*/{COMPLETE}")]
+    def versions(self, place: str, uri: str) -> list[Path]:
+        """The complete versions of a model that this URI has named, the one that was used last first. Another revision's is another model."""
+        found = [mark.parent for mark in (self.root / place).glob(f"*/{COMPLETE}") if uri in _sources(mark)]
         return sorted(found, key=lambda folder: -used(folder))
+
+    def note(self, folder: Path, uri: str) -> None:
+        """This URI names the complete version too: while its source does not answer, the version may be used for it."""
+        mark, partial = folder / COMPLETE, folder / f"{COMPLETE}.new"
+        known = _sources(mark)
+        if known and uri not in known:
+            partial.write_text(json.dumps({**json.loads(mark.read_text()), "also": [*known[1:], uri]}))
+            partial.replace(mark)
+
+    def use(self, folder: Path) -> Path:
+        """The version is used now, and gives way to no other one of this process."""
+        touch(folder)
+        self._own.add(folder)
+        return folder
 
     def check_room(self, folder: Path, model: Model) -> None:
         """Raises Fault where the volume has no room for what is missing."""
@@ -156,6 +176,14 @@ class Cache:
 def touch(folder: Path) -> None:
     """The version is used now."""
     os.utime(folder / COMPLETE)
+
+
+def _sources(mark: Path) -> list[str]:
+    """The URIs that have named a complete version; none where it is gone."""
+    with suppress(OSError, ValueError, KeyError):
+        noted = json.loads(mark.read_text())
+        return [noted["source"], *noted.get("also", ())]
+    return []
 
 
 def used(folder: Path) -> float:

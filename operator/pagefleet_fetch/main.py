@@ -16,7 +16,7 @@ from pathlib import Path
 from pagefleet_contract.model_fetch import EXIT_AGAIN
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
-from pagefleet_fetch import archives, bucket, cache, hub, progress, registry, transfer
+from pagefleet_fetch import archives, bucket, hub, progress, registry, transfer
 from pagefleet_fetch.cache import Cache
 from pagefleet_fetch.files import SOURCE, Fault, Interrupted, Model, Source
 
@@ -83,9 +83,10 @@ def run() -> None:
 
 
 def _link_all(arguments: argparse.Namespace, meter: progress.Meter) -> None:
+    models = Cache(arguments.cache)
     for name, uri in arguments.models:
         source = source_of(uri, arguments.pull_secrets)
-        link(arguments.into / name, fetched(source, uri, Cache(arguments.cache), meter, arguments.cache_size))
+        link(arguments.into / name, fetched(source, uri, models, meter, arguments.cache_size))
 
 
 def source_of(uri: str, secrets: Path | None) -> Source:
@@ -98,24 +99,22 @@ def source_of(uri: str, secrets: Path | None) -> Source:
 def fetched(source: Source, uri: str, models: Cache, meter: progress.Meter, size: int | None) -> Path:
     """The folder of the model, fetched where it is not there, within a cache of `size` bytes. Raises Fault, Interrupted or OSError."""
     if source.pinned and models.complete(folder := models.folder(source.folder, source.pinned)):
-        cache.touch(folder)
-        return folder
+        return models.use(folder)
     try:
         model = source.model()
     except Interrupted as error:
-        if source.pinned or not (kept := models.versions(source.folder)):
+        if source.pinned or not (kept := models.versions(source.folder, uri)):
             raise
         log.warning("%s; the kept version %s is used", error, kept[0].name)
-        cache.touch(kept[0])
-        return kept[0]
+        return models.use(kept[0])
     folder = models.folder(source.folder, model.version)
     meter.begin(model.size, lambda: transfer.on_disk(folder, model.files))
     with models.locked(source.folder):
         if not models.complete(folder):
             models.plan(folder, model, size)
             _bring(source, uri, models, folder, model, size)
-        cache.touch(folder)
-    return folder
+        models.note(folder, uri)
+        return models.use(folder)
 
 
 def _bring(source: Source, uri: str, models: Cache, folder: Path, model: Model, size: int | None) -> None:

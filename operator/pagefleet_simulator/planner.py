@@ -113,6 +113,12 @@ def plan(asked: Request) -> Plan:
     begin = sum(1 for arrival in trace.arrivals if arrival.at < 300) / min(300.0, trace.seconds)
     bounds = Bounds(asked.scaling.min, asked.scaling.max)
     initial = max(bounds.min, 1, min(bounds.max, math.ceil(begin / each / USED)))
+    if asked.quota is not None:
+        if asked.quota < profile.accelerators:
+            raise PlanError(
+                f"--quota: a replica of {profile.name} has {profile.accelerators} accelerators, more than {asked.quota}"
+            )
+        initial = min(initial, asked.quota // profile.accelerators)
     mode = asked.mode if asked.mode != "auto" else "fluid" if len(trace.arrivals) > MANY else "requests"
     setting = Setting(profile, bounds, initial, asked.quota, asked.seed, priorities=asked.priorities)
     peak = _peak(trace)
@@ -215,6 +221,8 @@ def _check(asked: Request) -> None:
 def _trace(asked: Request, profile: Profile) -> tuple[Trace, str]:
     kind, _, name = asked.trace.partition(":")
     if kind == "builtin":
+        if asked.model is not None or asked.speed != 1:
+            raise PlanError("--model and --speed are for files; a built-in trace has neither")
         if name in workloads.WORKLOADS:
             if asked.rate is not None or asked.hours is not None:
                 raise PlanError(f"--rate and --hours are for shapes; the workload {name} has numbers of its own")

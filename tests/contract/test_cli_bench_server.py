@@ -174,7 +174,8 @@ async def test_failures_have_names(server: Server) -> None:
     assert await failing(server, lambda: web.Response(status=503)) == {"HTTP 503"}
     assert await failing(server, lambda: web.Response(status=429)) == {"HTTP 429"}
     assert await failing(server, event('data: {"error": {"message": "no"}}\n\n')) == {"error in the stream"}
-    for wrong in ("{not json", "5", '{"choices": [7]}', "x" * 1_000_000):
+    usage = ('{"usage": [5]}', '{"usage": {"completion_tokens": [5]}}')
+    for wrong in ("{not json", "5", '{"choices": [7]}', "x" * 1_000_000, *usage):
         assert await failing(server, event(f"data: {wrong}\n\n")) == {"malformed event"}
     assert await failing(server, None, timeout=0.2) == {"timeout"}
     server.before, server.finish = None, False
@@ -301,3 +302,31 @@ async def test_a_load_and_reports_of_other_tools_go_through_the_command(server: 
     code, out, err = await command(*arguments, "--rate", "3", home=tmp_path)
     assert code == 1
     assert "cannot override a profile with stages" in err
+
+
+async def test_a_run_is_not_made_where_it_could_not_be_saved(server: Server, tmp_path: Path) -> None:
+    """A load of half an hour is too expensive to be lost for a name with a blank."""
+    missing = tmp_path / "missing/result"
+    for option, text in (("--save", "my run"), ("--result-file", str(missing))):
+        code, _, err = await command(
+            "--url", server.url, "--requests", "5", "--rate", "50", option, text, home=tmp_path
+        )
+        assert code == 1
+        assert "is not a valid name" in err or "there is no folder" in err
+        assert server.bodies == []
+
+
+async def test_a_file_that_cannot_be_written_takes_no_result_away(server: Server, tmp_path: Path) -> None:
+    """A full disk or a folder in the way shows only when the load is over: the numbers are on the screen, and the others are written."""
+    taken, key, result = tmp_path / "plot.svg", tmp_path / "key", tmp_path / "result"
+    taken.mkdir()
+    key.write_bytes(b"\xff\xfe")
+    few = ("--url", server.url, "--requests", "5", "--rate", "50")
+    files = ("--plot", str(taken), "--guidellm-report", str(taken), "--result-file", str(result))
+    code, out, err = await command(*few, *files, "--save", "week", home=tmp_path)
+    assert code == 1
+    assert "TTFT" in out and "saved in" in out and result.is_file()
+    assert "--plot: " in err and "--guidellm-report: " in err and "Traceback" not in err
+    code, _, err = await command(*few, "--api-key-file", str(key), home=tmp_path)
+    assert code == 1
+    assert "--api-key-file: " in err and "Traceback" not in err

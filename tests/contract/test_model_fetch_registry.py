@@ -172,9 +172,10 @@ def link(name: str) -> tarfile.TarInfo:
         (packed({"pytorch_model.bin": b"a pickle", "config.json": b"{}"}), "holds no *.safetensors"),
         (packed({**FILES, "zeros.bin": bytes(80 << 20)}, True), "holds more than"),
         (packed(FILES, True)[:-500_000], "cannot be unpacked"),
+        (packed({**FILES, ".wh...": b""}), "names no file"),
         (bytes.fromhex("28b52ffd") + b"0" * 600, "zstd"),
     ],
-    ids=["outside", "link", "pickle", "large", "cut", "zstd"],
+    ids=["outside", "link", "pickle", "large", "cut", "mark", "zstd"],
 )
 def test_an_archive_with_what_no_model_has_is_refused(store: Registry, tmp_path: Path, data: bytes, told: str) -> None:
     start = fetching(tmp_path, store.host, image(store, data))

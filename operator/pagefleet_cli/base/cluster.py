@@ -35,17 +35,23 @@ class Cluster:
     """One API server through a kubeconfig. Every method raises CommandError."""
 
     def __init__(self, target: Target, timeout: float = TIMEOUT_SECONDS) -> None:
+        import yaml
         from kubernetes import client, config
+        from kubernetes.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION, KubeConfigLoader, KubeConfigMerger
 
         path = str(target.kubeconfig) if target.kubeconfig else None
         if target.kubeconfig and not target.kubeconfig.is_file():
             raise CommandError(f"--kubeconfig: there is no file {target.kubeconfig}")
         try:
-            contexts, active = config.list_kube_config_contexts(path)
-            chosen = self._context(contexts, active, target.context)
+            merged = KubeConfigMerger(path or KUBE_CONFIG_DEFAULT_LOCATION).config
+            if merged is not None and target.context is not None:
+                self._check(merged.value["contexts"], target.context)
+            # A context that is named needs no current-context in the file.
+            loader = KubeConfigLoader(merged, active_context=target.context, config_base_path=None)
+            chosen = dict(loader.current_context["context"])
             settings = client.Configuration()
             config.load_kube_config(path, context=target.context, client_configuration=settings)
-        except config.ConfigException as error:
+        except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
             raise CommandError(
                 f"the kubeconfig cannot be used: {error} (give --kubeconfig, or set KUBECONFIG or ~/.kube/config)"
             ) from error
@@ -57,15 +63,10 @@ class Cluster:
         self._objects = client.CustomObjectsApi(self._client)
 
     @staticmethod
-    def _context(contexts: list[Document], active: Document, name: str | None) -> Document:
-        if name is None:
-            return dict(active["context"])
-        for entry in contexts:
-            if entry["name"] == name:
-                return dict(entry["context"])
-        raise CommandError(
-            f"--context: the kubeconfig has no {name!r}; it has {', '.join(c['name'] for c in contexts)}"
-        )
+    def _check(contexts: list[Document], name: str) -> None:
+        known = [str(entry["name"]) for entry in contexts]
+        if name not in known:
+            raise CommandError(f"--context: the kubeconfig has no {name!r}; it has {', '.join(known)}")
 
     def service(self, name: str) -> Document:
         """One InferenceService of the namespace; raises a CommandError that suggests similar names when it does not exist."""

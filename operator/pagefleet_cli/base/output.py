@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,6 +14,20 @@ from rich.console import Console, RenderableType
 from pagefleet_cli.base.options import Output
 
 PIPE_WIDTH = 1000  # a pipe has no width to fold at
+# What kubectl's YAML reads as a number or a truth value, and PyYAML as text: the hash of a revision may be 12e45678 or 08123456.
+MISREAD = re.compile(r"(?:[-+]?(?:\.[0-9_]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9_]+)?|0o[0-7_]+|[yYnN])\Z")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes such text."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", MISREAD, list("-+.0123456789yYnN"))
+
+
+def yaml_of(*documents: object) -> str:
+    """The documents as YAML that kubectl reads as they are."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def terminal() -> Console:
@@ -27,7 +42,7 @@ def show(output: Output, document: object, tables: Callable[[], Iterable[Rendera
         case Output.JSON:
             sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         case Output.YAML:
-            sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+            sys.stdout.write(yaml_of(document))
         case Output.TABLE | Output.WIDE:
             console = terminal()
             for number, table in enumerate(tables()):

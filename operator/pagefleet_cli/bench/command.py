@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -103,6 +103,10 @@ def bench(
         _warn("--profile", "carried over", told.left)
         if plot:
             picture.check(plot)
+        if save:
+            store.check(save)
+        if result_file and not result_file.absolute().parent.is_dir():
+            raise CommandError(f"--result-file: there is no folder {result_file.absolute().parent}")
         foreign = baseline.read(Path(compare[1:])) if compare and compare.startswith("@") else None
         before = store.load(compare, store.folder()) if compare and not foreign else None
         if not service:
@@ -113,24 +117,20 @@ def bench(
         )
         started = datetime.datetime.now(datetime.UTC).isoformat()
         result = _measured(endpoint, load, timeout)
-        if result_file:
-            _write(result_file, result)
         saved = store.SavedRun(result, load, endpoint.url, endpoint.model, started)
-        if guidellm_report:
-            _warn(
-                "--guidellm-report",
-                "measured, and null or -1 in the report",
-                exports.guidellm(guidellm_report, saved),
-            )
-        if inference_perf_report:
-            _warn(
-                "--inference-perf-report",
-                "measured, and null in the report",
-                exports.inference_perf(inference_perf_report, saved),
-            )
-        path = store.save(save, saved, store.folder()) if save else None
-        if plot:
-            picture.draw(plot, result, before[1].run if before else None, f"{endpoint.model} at {endpoint.url}")
+    title = f"{endpoint.model} at {endpoint.url}"
+    lost: list[str] = []  # of the files; the result is shown all the same
+    if result_file:
+        _kept(lost, lambda: _write(result_file, result))
+    if guidellm_report:
+        left = _kept(lost, lambda: exports.guidellm(guidellm_report, saved)) or ()
+        _warn("--guidellm-report", "measured, and null or -1 in the report", left)
+    if inference_perf_report:
+        left = _kept(lost, lambda: exports.inference_perf(inference_perf_report, saved)) or ()
+        _warn("--inference-perf-report", "measured, and null in the report", left)
+    path = _kept(lost, lambda: store.save(save, saved, store.folder())) if save else None
+    if plot:
+        _kept(lost, lambda: picture.draw(plot, result, before[1].run if before else None, title))
     tables = [report(result, load)]
     if before:
         name, earlier = before
@@ -140,8 +140,19 @@ def bench(
     show(output, compact(result), lambda: tables)
     if path and output in (Output.TABLE, Output.WIDE):
         terminal().print(f"saved in {path}", markup=False)
+    if lost:
+        fail("; ".join(lost))
     if result.samples and all(sample.error for sample in result.samples):
         fail(f"all {len(result.samples)} requests failed: see the table of errors")
+
+
+def _kept(lost: list[str], write: Callable[[], Any]) -> Any:
+    """What `write` returns; None where it fails, and then `lost` has the cause."""
+    try:
+        return write()
+    except CommandError as error:
+        lost.append(str(error))
+        return None
 
 
 def _warn(option: str, what: str, names: Sequence[str]) -> None:
@@ -185,7 +196,7 @@ def _endpoint(
 ) -> Endpoint:
     try:
         key = next(iter(key_file.read_text().split()), "") if key_file else ""
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"--api-key-file: {error}") from error
     if service:
         address, served = through_gateway(service, url and url_of(url).removesuffix("/v1"), target)

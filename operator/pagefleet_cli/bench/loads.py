@@ -42,11 +42,11 @@ def read(text: str) -> Load:
     """Read a profile in any of the formats, which its fields tell apart. Raises ProfileError."""
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        if isinstance(document, str) and "=" in document:
+            pairs = dict(pair.partition("=")[::2] for pair in document.split(","))
+            document = {key.strip(): yaml.safe_load(value) for key, value in pairs.items()}
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError of a day that no month has
         raise ProfileError(f"the profile is neither JSON nor YAML: {error}") from error
-    if isinstance(document, str) and "=" in document:
-        pairs = dict(pair.partition("=")[::2] for pair in document.split(","))
-        document = {key.strip(): yaml.safe_load(value) for key, value in pairs.items()}
     if isinstance(document, Mapping):
         if "spec" in document:
             return _scenario(Fields(document))
@@ -167,7 +167,10 @@ def _scenario(fields: Fields) -> Load:
 def _guidellm_stages(fields: Fields, rates: list[Any]) -> tuple[Stage, ...]:
     """One stage for each rate, of max_duration's seconds or of max_requests' requests, whichever ends first."""
     limits: dict[str, list[Any]] = {}
-    for index, entry in enumerate(fields.take("spec.constraints", [])):
+    entries = fields.take("spec.constraints", [])
+    if not isinstance(entries, list):
+        raise ProfileError(f"spec.constraints must be a list, not {entries!r}")
+    for index, entry in enumerate(entries):
         limit = Fields(entry, f"spec.constraints[{index}].")
         kind = limit.peek("kind")
         if kind in ("max_duration", "max_requests"):
@@ -207,6 +210,8 @@ def _data(profile: Profile, fields: Fields, at: str) -> tuple[Fields, Profile]:
 def _prefix(fields: Fields, at: str) -> Prefix | None:
     count, tokens = fields.take("prefix_count", 1), fields.take("prefix_tokens", 0)
     buckets = fields.take("prefix_buckets") or []
+    if not isinstance(buckets, list) or not all(isinstance(one, Mapping) for one in buckets):
+        raise ProfileError(f"{at}prefix_buckets must be a list of objects, not {buckets!r}")
     if len(buckets) > 1:
         raise ProfileError(f"{at}prefix_buckets must be one bucket: all prefixes have one length here")
     for bucket in buckets:

@@ -41,4 +41,7 @@ def draw(path: Path, run: Run, before: Run | None, title: str) -> None:
             axes.legend(loc="lower right")
         axes.grid(alpha=0.3)
     figure.suptitle(title)
-    figure.savefig(path)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise CommandError(f"--plot: {path} cannot be written: {error.strerror or error}") from error

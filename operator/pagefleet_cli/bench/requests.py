@@ -147,7 +147,10 @@ async def _read(response: aiohttp.ClientResponse, stream: _Stream, clock: Clock)
         if event.get("error"):
             stream.error = "error in the stream"
             return
-        stream.usage = event.get("usage") or stream.usage
+        usage = event.get("usage") or {}
+        if not all(isinstance(usage.get(name) or 0, int | float) for name in ("prompt_tokens", "completion_tokens")):
+            raise TypeError("a number of tokens is no number")
+        stream.usage = usage or stream.usage
         for choice in event.get("choices") or ():
             if (choice.get("delta") or {}).get("content") or choice.get("text"):
                 stream.last = clock()

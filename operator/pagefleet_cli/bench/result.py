@@ -15,6 +15,7 @@ from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 
 SIGNALS = GATEWAY_SIGNALS
 MAX_BYTES = 4096  # of a container's termination message
+MAX_CAUSE = 256  # bytes of the cause of an endpoint's failure
 
 
 def series(samples: Iterable[Sample], signal: str) -> list[float]:
@@ -68,7 +69,7 @@ def _document(run: Run, histograms: Mapping[str, Mapping[int, int]], coarse: int
         "outputTokensPerSecond": round(tokens_per_second(run), 3),
     }
     if run.failed_endpoints:
-        document["failedEndpoints"] = dict(run.failed_endpoints)
+        document["failedEndpoints"] = {path: _clipped(cause) for path, cause in run.failed_endpoints.items()}
     if coarse > 1:
         document["coarse"] = coarse
     for signal, histogram in histograms.items():
@@ -78,6 +79,13 @@ def _document(run: Run, histograms: Mapping[str, Mapping[int, int]], coarse: int
             merged[name] = merged.get(name, 0) + count
         document[signal] = merged
     return document
+
+
+def _clipped(cause: str) -> str:
+    """The beginning that is at most MAX_CAUSE bytes as JSON, where a letter outside of ASCII is six bytes or twelve."""
+    while len(json.dumps(cause)) > MAX_CAUSE:
+        cause = cause[:-1]
+    return cause
 
 
 def _histogram(ordered: Sequence[float]) -> dict[int, int]:

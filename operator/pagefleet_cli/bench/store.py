@@ -39,7 +39,7 @@ def folder() -> Path:
 
 def save(name: str, saved: SavedRun, root: Path) -> Path:
     """Write the run under `name` and return the file. Raises CommandError."""
-    _check(name)
+    check(name)
     moment = datetime.datetime.fromisoformat(saved.time).astimezone(datetime.UTC)
     target = root / name / f"{moment.strftime(STAMP)}.json"
     document = {
@@ -58,7 +58,7 @@ def save(name: str, saved: SavedRun, root: Path) -> Path:
 def load(reference: str, root: Path) -> tuple[str, SavedRun]:
     """The newest run under NAME, or of NAME@DAY (2026-11-14) the newest up to the end of that day. Raises CommandError."""
     name, _, day = reference.partition("@")
-    _check(name)
+    check(name)
     files = sorted((root / name).glob("*.json"))
     if not files:
         known = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
@@ -93,7 +93,8 @@ def unlike(before: SavedRun, model: str, profile: Profile) -> list[str]:
     return differences
 
 
-def _check(name: str) -> None:
+def check(name: str) -> None:
+    """Raises CommandError for what is no name of a benchmark."""
     if not NAME.fullmatch(name):
         raise CommandError(
             f"{name!r} is not a valid name for a benchmark: use letters, digits, '.', '_' and '-', at most 64"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -144,9 +145,13 @@ def plan_command(
     """Plan the capacity for a model: KV bytes per token, KV pages, users per accelerator, accelerators needed."""
     with readable_errors():
         shape, stored = _shape(model, layers, heads, kv_heads, head_dim, hidden, vocab, params)
+        if rate is not None and not math.isfinite(rate):
+            raise CommandError(f"--requests-per-second must be a number, not {rate}")
         longest = context_length or min(shape.longest or UNKNOWN_CONTEXT, MAX_CONTEXT)
         if shared >= longest:
             raise CommandError(f"--shared-tokens must be below --context-length ({longest}), not {shared}")
+        if mean is not None and mean > longest:
+            raise CommandError(f"--mean-length must not be above --context-length ({longest}), but is {mean}")
         if mean is not None and mean < shared:
             raise CommandError(
                 f"--mean-length counts --shared-tokens ({shared}) too: it must not be below, but is {mean}"
@@ -212,7 +217,7 @@ def _parameters(text: str) -> int:
     scale = {"B": 10**9, "M": 10**6, "T": 10**12}.get(text[-1:].upper(), 1)
     try:
         value = round(float(text if scale == 1 else text[:-1]) * scale)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise CommandError(f"--params: {text!r} is not a number such as 8e9 or 8.03B") from error
     if not 0 < value < 10**15:
         raise CommandError(f"--params: {text!r} must be above 0")

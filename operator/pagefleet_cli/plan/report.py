@@ -84,7 +84,9 @@ def _with(copy: Replica, shape: Shape, card: Accelerator, request: Request) -> P
     one = all_ = None
     batch = copy.users
     if card.bandwidth is not None and copy.users:
-        batch = memory.largest_batch(shape, copy, element, card, load, request.tpot)
+        # Steps take longer than at the data sheet's peak, by the share of it that is reached.
+        fastest = None if request.tpot is None else request.tpot * request.efficiency
+        batch = memory.largest_batch(shape, copy, element, card, load, fastest)
         one = request.efficiency / memory.step_seconds(shape, copy, element, card, replace(load, prompt=0.0), 1)
         all_ = (
             request.efficiency * batch / memory.step_seconds(shape, copy, element, card, load, batch) if batch else 0.0
@@ -105,6 +107,8 @@ def _with(copy: Replica, shape: Shape, card: Accelerator, request: Request) -> P
 
 def _replicas(request: Request, batch: int, throughput: float | None) -> int | None:
     """The larger number of replicas of those for the users and for the rate; None when neither is given or can be computed."""
+    if throughput is None and _bound(request):
+        return None  # fewer replicas than are needed would be worse than no number
     needs = []
     if request.users is not None and batch:
         needs.append(memory.replicas_for_users(request.users, batch))
@@ -113,11 +117,21 @@ def _replicas(request: Request, batch: int, throughput: float | None) -> int | N
     return max(needs) if needs else None
 
 
+def _bound(request: Request) -> list[str]:
+    """The options that ask for a speed."""
+    given = {"--requests-per-second": request.rate or None, "--tpot": request.tpot}
+    return [option for option, value in given.items() if value is not None]
+
+
 def warnings(result: Plan) -> list[str]:
     """Reasons to doubt the plan, the most important first."""
     shape, request, lines = result.shape, result.request, list(result.shape.warnings)
     if shape.longest is not None and request.load.context > shape.longest:
         lines.append(f"a context of {request.load.context} is more than the model's {shape.longest}")
+    if result.card.bandwidth is None and (options := _bound(request)):
+        lines.append(
+            f"{' and '.join(options)} cannot be planned: the accelerator's bandwidth is not known, give --bandwidth"
+        )
     if not result.replica.users:
         lines.append(
             f"{result.replica.accelerators} x {result.card.name} cannot hold the weights and one user at full context"

@@ -29,7 +29,7 @@ def read(source: str) -> tuple[Shape, str | None]:
     try:
         document: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
         shape = from_config(document, source.removeprefix("hf://"), _stored(config.parent))
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise CommandError(f"{source}: {config.name} cannot be read ({error}); allowed: {ALLOWED}") from error
     return shape, precision(document)
 
@@ -94,7 +94,9 @@ def _stored(folder: Path) -> int | None:
         total = json.loads(index.read_text(encoding="utf-8")).get("metadata", {}).get("total_size")
         if total:
             return int(total)
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
+    # As is fetched: consolidated.safetensors is the same weights a second time.
+    files = [path for path in folder.glob("*.safetensors") if "consolidated" not in path.name]
+    return sum(path.stat().st_size for path in files or folder.glob("*.safetensors")) or None
 
 
 def _gguf(path: Path) -> Shape:

@@ -49,7 +49,7 @@ def status(
             until = time.monotonic() + timeout if timeout is not None else None
             while watch and end(service) is End.UNDER_WAY and (until is None or time.monotonic() < until):
                 time.sleep(interval)
-                service = cluster.service(name)
+                service = _again(cluster, name)[0] or service
             show(
                 output,
                 plain(service.get("status") or {}),
@@ -80,12 +80,18 @@ def _watched(cluster: Cluster, service: Document, timeout: float | None, interva
             if end(service) is not End.UNDER_WAY or (until is not None and time.monotonic() >= until):
                 return service
             time.sleep(interval)
-            try:
-                service, note = cluster.service(name), ""
-            except CommandError as error:
-                if "does not answer" not in str(error):
-                    raise
-                note = str(error)
+            found, note = _again(cluster, name)
+            service = found or service
+
+
+def _again(cluster: Cluster, name: str) -> tuple[Document | None, str]:
+    """The service, or None and the error while the API server does not answer. Raises CommandError."""
+    try:
+        return cluster.service(name), ""
+    except CommandError as error:
+        if "does not answer" not in str(error):
+            raise
+        return None, str(error)
 
 
 def _steady(service: Document) -> str:

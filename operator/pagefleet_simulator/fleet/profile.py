@@ -112,7 +112,7 @@ def load(where: str) -> Profile:
     except OSError as error:
         names = ", ".join(shipped())
         raise ProfileError(f"{where}: {error.strerror}; a profile is a JSON file or one of {names}") from error
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ProfileError(f"{where}: not JSON: {error}") from error
 
 

@@ -9,6 +9,7 @@ Rows whose answer has no token are failed requests in both; they are left out an
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -70,8 +71,10 @@ def parse(
         try:
             at = _moment(row[columns[0]]) if azure else float(row[columns[0]])
             prompt, output = int(float(row[columns[1]])), int(float(row[columns[2]]))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise TraceError(f"{name}, line {number}: {error}") from error
+        if not math.isfinite(at):
+            raise TraceError(f"{name}, line {number}: {columns[0]} must be a number of seconds, not {at}")
         if output < 1 or prompt < 1:
             skipped += 1
             continue

@@ -3,18 +3,21 @@ result), and that a comparison finds real differences and no others."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from pagefleet_cli.base.errors import CommandError
-from pagefleet_cli.bench import store
+from pagefleet_cli.bench import result, store
 from pagefleet_cli.bench.compare import Finding, difference, failures, sentence, throughput
 from pagefleet_cli.bench.profile import Lengths, Profile, ProfileError, draw, dump, parse, plan
 from pagefleet_cli.bench.report import comparison, plot
@@ -262,3 +265,19 @@ def test_a_plot_counts_every_value() -> None:
 @pytest.mark.parametrize("url", ["http://x:1", "http://x:1/", "http://x:1/v1", "http://x:1/v1/"])
 def test_a_url_is_taken_with_and_without_its_version(url: str) -> None:
     assert base(url) == "http://x:1/v1"
+
+
+@pytest.mark.parametrize("letter", ["e", "\u9519", "\U0001f4a5", "\x00"])
+def test_the_causes_of_failed_endpoints_fit_in_any_script(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON writes six bytes for a Chinese letter and twelve for an emoji: no histogram is coarse enough to make room for them."""
+    tries = itertools.count()
+
+    def tried(document: Mapping[str, Any]) -> bytes:
+        assert next(tries) < 1000, "it never ends"
+        return written(document)
+
+    monkeypatch.setattr(result, "written", tried)
+    failed = {f"/v1/{number}": letter * 120 for number in range(7)}
+    document = compact(Run((sample(1.0),), 1.0, failed_endpoints=failed))
+    assert len(written(document)) <= MAX_BYTES
+    assert set(document["failedEndpoints"]) == set(failed)

@@ -271,3 +271,17 @@ def test_a_file_that_is_no_report_is_named(tmp_path: Path, text: str, message: s
         baseline.read(file)
     with pytest.raises(CommandError, match="No such file"):
         baseline.read(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prompt_tokens=[", "neither JSON nor YAML"), ("{seed: 2026-13-45}", "neither JSON nor YAML"),
+        ("prompt_tokens=5,output_tokens=5,prefix_buckets=3", "prefix_buckets must be a list"),
+        ("{prompt_tokens: 5, output_tokens: 5, prefix_buckets: [3]}", "prefix_buckets must be a list"),
+        ("spec: {profile: {kind: poisson, rate: 1}, data: [{prompt_tokens: 4, output_tokens: 4}], constraints: 4}", "spec.constraints"),
+    ],
+)  # fmt: skip
+def test_a_profile_of_another_form_names_its_field(text: str, message: str) -> None:
+    with pytest.raises(ProfileError, match=message):
+        loads.read(text)

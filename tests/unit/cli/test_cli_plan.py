@@ -280,3 +280,51 @@ def test_every_block_is_one_that_the_schema_takes(users: str | None, rate: str |
     assert ("concurrency" in block["perReplica"]) is not card.endswith("Gi"), (
         "without a bandwidth nothing is known of speed"
     )
+
+
+def test_the_longest_time_per_token_holds_at_the_efficiency_that_is_expected() -> None:
+    """Steps at 30 % of the data sheet's bandwidth take more than three times as long: the batch has to be smaller."""
+    request = Request("bf16", "bf16", Load(2048, 1024), accelerators=1, rate=100.0, tpot=0.02, efficiency=0.3)
+    made = plan(llama(), accelerator("h100"), request)
+    assert made.tokens_all is not None and made.batch
+    assert made.batch / made.tokens_all <= 0.02
+    assert made.tokens_one is not None and made.tokens_one >= made.tokens_all / made.batch
+
+
+@pytest.mark.parametrize("option", [("--requests-per-second", "1000"), ("--tpot", "50ms")])
+def test_what_needs_the_bandwidth_is_never_left_out_in_silence(option: tuple[str, str]) -> None:
+    """Without it nobody knows how many replicas the rate needs: the number for the users alone is no plan for both."""
+    arguments = ["plan", *SIZES, "--kv-heads", "8", "--memory", "80Gi", "--users", "10", *option]
+    made = json.loads(CliRunner().invoke(app, [*arguments, "-o", "json"]).output)
+    assert made["replicas"] is None
+    assert (
+        f"{option[0]} cannot be planned: the accelerator's bandwidth is not known, give --bandwidth" in made["warnings"]
+    )
+    assert (
+        "replicas" not in yaml.safe_load(CliRunner().invoke(app, [*arguments, "--spec"]).output)["spec"]["capacityPlan"]
+    )
+
+
+@pytest.mark.parametrize("option", [("--requests-per-second", "inf"), ("--params", "inf")])
+def test_a_number_without_end_is_refused(option: tuple[str, str]) -> None:
+    done = CliRunner().invoke(app, ["plan", *SIZES, "--kv-heads", "8", *option])
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert option[0] in done.stderr
+
+
+def test_nobody_holds_more_on_average_than_the_longest_context() -> None:
+    arguments = [
+        "plan",
+        *SIZES,
+        "--kv-heads",
+        "8",
+        "--context-length",
+        "4096",
+        "--mean-length",
+        "10000",
+        "--users",
+        "9",
+    ]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    assert "--mean-length must not be above --context-length (4096), but is 10000" in done.stderr

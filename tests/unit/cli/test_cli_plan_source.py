@@ -82,3 +82,17 @@ def test_an_unknown_quantisation_is_not_guessed(tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert "give --weights" in refused.stderr
     assert CliRunner().invoke(app, ["plan", str(tmp_path), "--weights", "int8"]).exit_code == 0
+
+
+def test_weights_that_are_there_twice_count_once(tmp_path: Path) -> None:
+    """Mistral's repositories have consolidated.safetensors too, which no engine loads beside the other and nothing fetches."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B))
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    (tmp_path / "consolidated.safetensors").write_bytes(bytes(1000))
+    assert read(str(tmp_path))[0].stored == 1000
+
+
+def test_a_configuration_of_another_form_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_3_8B, "num_attention_heads": 0, "head_dim": None}))
+    with pytest.raises(CommandError, match=r"config\.json cannot be read"):
+        read(str(tmp_path))

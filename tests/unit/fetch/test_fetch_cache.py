@@ -14,7 +14,9 @@ from support.golden_manifests import child_of, spec_of
 
 from pagefleet_fetch import cache
 from pagefleet_fetch.cache import Cache, Kept, leaving
-from pagefleet_fetch.files import Fault, Model, RemoteFile
+from pagefleet_fetch.files import Fault, Interrupted, Model, RemoteFile
+from pagefleet_fetch.main import fetched
+from pagefleet_fetch.progress import Meter
 from pagefleet_operator.domain.base.revision import revision_hash
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
@@ -151,3 +153,43 @@ def test_a_size_that_can_hold_nothing_is_refused(size: str) -> None:
     parsed = parse(spec(size))
     assert isinstance(parsed, SpecErrors)
     assert [error.field for error in parsed.errors] == ["spec.model.cache.size"]
+
+
+class Told:
+    """A source of one model, or of none while it does not answer."""
+
+    pinned = ""
+
+    def __init__(self, name: str, size: int, version: str, answers: bool = True) -> None:
+        self.folder, self._answers = f"hub/{name}", answers
+        self._model = model(size, version)
+
+    def model(self) -> Model:
+        if not self._answers:
+            raise Interrupted("the hub does not answer")
+        return self._model
+
+    def read(self, file: RemoteFile, offset: int) -> Iterator[bytes]:
+        yield bytes(file.size - offset)
+
+
+def test_a_model_of_a_pod_never_gives_way_to_another_one_of_the_same_pod(models: Cache) -> None:
+    """The engine needs both, and a link to a model that is gone would be found by the engine only."""
+    first = fetched(Told("a", 10, "v1"), "hf://a", models, Meter(), 15)
+    with pytest.raises(Fault, match="of this pod") as caught:
+        fetched(Told("b", 10, "v1"), "hf://b", models, Meter(), 15)
+    assert caught.value.field == "spec.model.cache.size"
+    assert models.complete(first)
+    bring(models, "old", 9, None, 1.0)
+    fetched(Told("b", 10, "v1"), "hf://b", models, Meter(), 20)
+    assert there(models) == ["a/v1", "b/v1"]
+
+
+def test_while_the_hub_is_silent_a_revision_is_never_replaced_by_another_one(models: Cache) -> None:
+    """Two services share a claim: one has the tag v1 in it, and the other one asks for the tag v2."""
+    folder = fetched(Told("a", 10, "1" * 40), "hf://a@v1", models, Meter(), None)
+    assert fetched(Told("a", 10, "", False), "hf://a@v1", models, Meter(), None) == folder
+    with pytest.raises(Interrupted):
+        fetched(Told("a", 10, "", False), "hf://a@v2", models, Meter(), None)
+    assert fetched(Told("a", 10, "1" * 40), "hf://a@main", models, Meter(), None) == folder
+    assert fetched(Told("a", 10, "", False), "hf://a@main", models, Meter(), None) == folder

@@ -95,3 +95,65 @@ def test_a_manifest_that_the_operator_would_refuse_is_refused(tmp_path: Path) ->
     assert "spec.scaling" in output
     path.write_text("kind: Deployment")
     assert "exactly one InferenceService" in simulate("--service", path)[1]
+
+
+@pytest.mark.parametrize("name", ["[/x].yaml", "run[a].yaml"])
+def test_a_file_with_brackets_is_named_as_it_is(tmp_path: Path, name: str) -> None:
+    code, output = simulate("--service", tmp_path / name)
+    assert code == 1
+    assert name in output
+
+
+def test_a_day_that_no_month_has_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "service.yaml"
+    path.write_text("kind: InferenceService\nspec: {day: 2026-13-45}\n")
+    code, output = simulate("--service", path)
+    assert code == 1
+    assert "month must be in 1..12" in output
+
+
+def test_a_pipe_has_every_column(service: Path) -> None:
+    """The cost is what was asked for; 80 columns have no room for it."""
+    code, output = simulate(
+        "--service", service, "--trace", "builtin:steady", "--hours", 0.05, "--rate", 1, "--scalers", "ours", "--cost-per-hour", 4,
+    )  # fmt: skip
+    assert code == 0, output
+    assert all(column in output for column in ("cost", "per 1k tok", "changes", "flaps", "refused"))
+
+
+@pytest.mark.parametrize("option", [("--speed", 10), ("--model", "GPT-4")])
+def test_options_of_a_file_are_not_ignored_in_silence(service: Path, option: tuple[str, object]) -> None:
+    code, output = simulate("--service", service, "--trace", "builtin:steady", "--hours", 0.05, "--rate", 1, *option)
+    assert code == 1
+    assert option[0] in output
+
+
+def test_a_report_that_cannot_be_written_is_named_before_the_runs(service: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    code, output = simulate(
+        "--service", service, "--trace", "builtin:steady", "--hours", 0.05, "--rate", 1, "--scalers", "ours", "--report", file,
+    )  # fmt: skip
+    assert code == 1
+    assert "--report" in output and "SLO met" not in output
+
+
+def test_a_fleet_never_begins_above_its_quota(service: Path, tmp_path: Path) -> None:
+    """The load needs several replicas of 4 accelerators, and the cluster has 4: from the beginning there is one."""
+    load = ("--service", service, "--trace", "builtin:steady", "--hours", 0.1, "--scalers", "ours", "--no-calibrate")
+    code, output = simulate(*load, "--quota", 4, "--report", tmp_path)
+    assert code == 0, output
+    [ours] = json.loads((tmp_path / "report.json").read_text())["scalers"]
+    assert max(ours["timeline"]["ready"]) == 1
+    code, output = simulate(*load, "--quota", 3)
+    assert code == 1
+    assert "--quota: a replica of h100x4-llama-70b has 4 accelerators" in output
+
+
+@pytest.mark.parametrize("price", ["nan", "-1"])
+def test_a_price_that_is_none_is_refused(service: Path, price: str) -> None:
+    code, output = simulate(
+        "--service", service, "--trace", "builtin:steady", "--hours", 0.05, "--rate", 1, "--scalers", "ours", "--cost-per-hour", price,
+    )  # fmt: skip
+    assert code == 2
+    assert "--cost-per-hour" in output

@@ -63,3 +63,9 @@ def test_what_is_no_trace_is_refused(lines: list[str], message: str) -> None:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(TraceError, match="No such file"):
         read(Path("/nowhere.csv"))
+
+
+@pytest.mark.parametrize("row", ["nan,10,5", "inf,10,5", "0,inf,5", "0,10,nan"])
+def test_numbers_that_are_none_are_named_by_their_line(row: str) -> None:
+    with pytest.raises(TraceError, match="trace, line 3"):
+        parse("trace", ["Timestamp,Request tokens,Response tokens\n", "0,10,5\n", f"{row}\n"])
