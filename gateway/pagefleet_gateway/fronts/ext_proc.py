@@ -67,9 +67,7 @@ class Exchange:
     limits: Limits
     buffers: Buffers
     id: str = field(default_factory=lambda: f"endpoint-picker-{next(_ids)}")
-    began: float = field(
-        default_factory=time.monotonic
-    )  # when the request's last byte came, as far as the gateway shows it
+    began: float = field(default_factory=time.monotonic)  # when the request's last byte came, as far as it is shown
     started: float = field(default_factory=time.time)
     headers: dict[str, str] = field(default_factory=dict)
     subset: frozenset[str] | None = None

@@ -139,9 +139,8 @@ def merge(status: Status, records: list[AlertRecord]) -> Status:
     for record in records:
         key = (record.fingerprint, record.starts_at)
         before = stored.get(key)
-        if before is None and (
-            not record.resolved or record.revision in in_use
-        ):  # its beginning may come after its end
+        counts = not record.resolved or record.revision in in_use  # an end may come before its beginning
+        if before is None and counts:
             stored[key] = record
         elif before is not None and record.resolved and not before.resolved:
             stored[key] = replace(before, resolved=True)
