@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pagefleet_contract.engine_metrics import engine_of
+from pagefleet_contract.model_name import served_name
 from pagefleet_contract.names import ACTION_ANNOTATION, GATEWAY, KIND, NAME_LABEL, REVISION_LABEL
 from pagefleet_contract.reflector import CHUNK
 from pagefleet_operator.domain.base.child import Child
@@ -39,7 +40,7 @@ from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import GatewayApis, RouteObjects
 from pagefleet_operator.kube.leader_worker_sets import Groups
 from pagefleet_operator.kube.records.reading import Records, announced
-from pagefleet_operator.kube.store import ServiceKey, Store, served_name
+from pagefleet_operator.kube.store import ServiceKey, Store
 from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.metrics.accounts import Account, Accounts
 from pagefleet_operator.metrics.engine_readings import EngineReading, EngineReadings, Unread

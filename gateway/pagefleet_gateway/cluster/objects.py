@@ -34,7 +34,7 @@ def service_from(raw: Mapping[str, object]) -> Service:
     """Return the routing part of an InferenceService."""
     metadata, spec, status = map_of(raw, "metadata"), map_of(raw, "spec"), map_of(raw, "status")
     route, traffic = map_of(map_of(spec, "rollout"), "route"), map_of(spec, "traffic")
-    sticky, served = _text(route, "stickyBy"), _text(map_of(spec, "model"), "servedName")
+    sticky, served = _text(route, "stickyBy"), model_name.served_name(raw)
     classes = [entry for entry in _maps(traffic, "priorities") if _headers(entry)]
     retries = traffic.get("retries")
     return Service(

@@ -17,6 +17,7 @@ from pagefleet_cli.bench.requests import Endpoint as Server
 from pagefleet_cli.bench.requests import base, models
 from pagefleet_cli.bench.run import client
 from pagefleet_contract.endpoints import ENDPOINTS, Endpoint
+from pagefleet_contract.model_name import served_name
 from pagefleet_contract.names import GATEWAY, SYSTEM_NAMESPACE
 
 LOOK_SECONDS = 15.0
@@ -31,7 +32,7 @@ def through_gateway(service: str, gateway: str | None, target: Target) -> tuple[
     cluster = Cluster(chosen)
     document = cluster.service(name)
     root = (gateway or _address(cluster)).rstrip("/")
-    served = str(document["spec"]["model"].get("servedName") or name)
+    served = served_name(document) or name
     return f"{root}/{cluster.namespace}/{name}/v1", served
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pagefleet_contract.model_name import served_name
 from pagefleet_contract.names import is_object_name
 from pagefleet_operator.domain.status.gateway_api import (
     POOL_GROUP,
@@ -223,7 +224,5 @@ def fallback_of(spec: Mapping[str, Any]) -> str:
 def fallback(name: str, document: Document | None) -> FallbackReading:
     if document is None:
         return FallbackReading(name, exists=False)
-    spec = document.get("spec") or {}
-    model = spec.get("model")
-    served = model.get("servedName", "") if isinstance(model, Mapping) else ""
-    return FallbackReading(name, exists=True, served_name=str(served), fallback=fallback_of(spec))
+    fallback = fallback_of(document.get("spec") or {})
+    return FallbackReading(name, exists=True, served_name=served_name(document), fallback=fallback)

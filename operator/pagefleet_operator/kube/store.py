@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pagefleet_contract.model_name import served_name
 from pagefleet_contract.names import KIND, PREFILL_LABEL, SERVICE_LABEL, WORKER_LABEL
 
 Document = dict[str, Any]
@@ -98,7 +99,7 @@ class Store:
         return [self._objects[kind, namespace, name] for name in names]
 
     def serving(self, name: str) -> list[ServiceKey]:
-        """Return the InferenceServices whose `spec.model.servedName` is `name`, sorted."""
+        """Return the InferenceServices that serve under `name`, sorted."""
         return sorted(self._serving.get(name, ()))
 
     def names(self, kind: str) -> list[tuple[str, str]]:
@@ -122,14 +123,6 @@ class Store:
             names.discard(key[2])
             if not names:
                 self._owned.pop((key[0], key[1], owner), None)
-
-
-def served_name(service: Mapping[str, Any]) -> str:
-    """Return an InferenceService's `spec.model.servedName`, "" without one. Total."""
-    spec = service.get("spec")
-    model = spec.get("model") if isinstance(spec, Mapping) else None
-    name = model.get("servedName") if isinstance(model, Mapping) else None
-    return name if isinstance(name, str) else ""
 
 
 def _owner(kind: str, document: Mapping[str, Any]) -> str:

@@ -8,10 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.virtual.cluster import Cluster
 
 from pagefleet_contract.names import KIND
+from pagefleet_gateway.cluster.objects import service_from
+from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.condition import with_transition_time
 from pagefleet_operator.domain.status.model_names import NameReading, reading_of
+from pagefleet_operator.domain.status.status import Phase
 from pagefleet_operator.domain.traffic import model_name
 from pagefleet_operator.kube.store import Store
 
@@ -156,3 +160,28 @@ def test_two_owners_of_a_restored_backup_become_one() -> None:
 
 def test_services_without_a_served_name_claim_nothing() -> None:
     assert model_name.decide(("team", "chat"), "", "smol", None, NameReading()) == model_name.Claim("")
+
+
+@pytest.mark.parametrize("promoted", [False, True])
+def test_clients_keep_the_name_until_the_renamed_revision_is_promoted(promoted: bool) -> None:
+    cluster = Cluster(1)
+    cluster.spec["model"]["servedName"] = "gpt"
+    stable = cluster.serving()
+    cluster.tick()
+    cluster.spec["rollout"].update(steps=[{"pause": {}}, {"weight": 10, "hold": "1s"}], guard={})
+    cluster.spec = {**cluster.spec, "model": {**cluster.spec["model"], "servedName": "gpt-2"}}
+    cluster.generation += 1
+    cluster.until(lambda status: status.rollout.phase is Phase.PAUSED)
+    assert names(cluster) == ("gpt", "gpt", True), "the engines that serve know no other name"
+    cluster.act("promote" if promoted else "abort")
+    cluster.until(lambda status: (status.stable != stable) if promoted else not status.canary)
+    cluster.tick()
+    name = "gpt-2" if promoted else "gpt"
+    assert names(cluster) == (name, name, True)
+
+
+def names(cluster: Cluster) -> tuple[str, str, bool]:
+    """The name that was granted, and how a gateway reads it."""
+    metadata = {"namespace": "ns", "name": "chat"}
+    seen = service_from({"metadata": metadata, "spec": cluster.spec, "status": codec.dump(cluster.status)})
+    return cluster.status.model_name, seen.served_name, seen.owns_name

@@ -5,6 +5,7 @@ It comes after the rollout's own plan, so that a fault here takes nothing from t
 
 from __future__ import annotations
 
+from pagefleet_contract import model_name as contract
 from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.status.condition import FALSE, NewCondition, with_transition_time
 from pagefleet_operator.domain.status.plan import Plan
@@ -21,7 +22,7 @@ def add(turn: SpecTurn, plan: Plan) -> Plan:
     """Add the route, and those conditions of KINDS that apply; each that turns False is an Event."""
     observation = turn.observation
     routed = gateway_api.route(observation, turn.spec, plan.status)
-    served_name = turn.spec.pods.model.served_name
+    served_name = _served_name(turn)
     fallback = fallbacks.state(observation.namespace, observation.name, served_name, observation.fallbacks)
     before = {condition.type: condition for condition in observation.status.conditions}
     key, granted = (observation.namespace, observation.name), observation.status.model_name
@@ -49,6 +50,14 @@ def add(turn: SpecTurn, plan: Plan) -> Plan:
         routes=routed.manifests,
         withdrawn=(*plan.withdrawn, *routed.withdrawn),
     )
+
+
+def _served_name(turn: SpecTurn) -> str:
+    """The name that the engines of the stable revision know, as it was when the claims on it were read; before there is one, the spec's."""
+    status = turn.observation.status
+    stable = [{"hash": one.hash, "spec": one.spec} for one in status.revisions if one.hash == status.stable]
+    document = {"spec": turn.spec.raw, "status": {"stable": status.stable, "revisions": stable}}
+    return contract.served_name(document)
 
 
 def keep(plan: Plan, before: Status) -> Plan:
