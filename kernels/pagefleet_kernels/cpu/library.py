@@ -52,6 +52,12 @@ def named(name: str) -> Instructions:
     raise OSError(f"the compiled CPU operations cannot be used: {reason or f'no instructions are called {name}'}")
 
 
+class Rectangle(Structure):
+    """A part of a weight's rows, `stride` bytes from one another."""
+
+    _fields_ = [("begin", c_void_p), ("rows", c_int64), ("stride", c_int64)]  # fmt: skip
+
+
 class AttentionJob(Structure):
     _fields_ = [
         ("q", c_void_p), ("q_stride", c_int64), ("out", c_void_p), ("keys", c_void_p), ("values", c_void_p),
@@ -101,7 +107,7 @@ class DrawJob(Structure):
 # Of each function: its result and its arguments.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "threads": (None, [c_int]),
-    "linear": (c_void_p, [c_int64, c_int64, *4 * [c_void_p], c_int64, c_int64, c_int64, c_int]),
+    "linear": (c_void_p, [c_int64, c_int64, POINTER(Rectangle), c_int64, *3 * [c_void_p], *3 * [c_int64], c_int]),
     "linear_free": (None, [c_void_p]),
     "linear_apply": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p, c_int]),
     "mlp": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p, c_void_p, c_int]),

@@ -23,7 +23,7 @@ from pagefleet_kernels.cpu.layout import (
     Weight,
     below_one_another,
 )
-from pagefleet_kernels.cpu.library import AttentionJob, DrawJob, LayerJob, PagesJob, RopeJob, StepJob, load, named
+from pagefleet_kernels.cpu.library import AttentionJob, DrawJob, LayerJob, PagesJob, Rectangle, RopeJob, StepJob, load, named
 
 # The values of `Storage` in source/linear.h.
 STORAGE_INT8, STORAGE_CODES, STORAGE_CODES_INT8 = 1, {4: 2, 8: 3}, 6
@@ -43,9 +43,8 @@ def _norm(norm: Norm | None) -> tuple[int | None, float]:
     return (norm[0].data_ptr(), norm[1]) if norm else (None, 0.0)
 
 
-def _rows(matrix: torch.Tensor) -> torch.Tensor:
-    """[n] int64: the address of each row."""
-    return matrix.data_ptr() + matrix.stride(0) * matrix.element_size() * torch.arange(matrix.shape[0])
+def _rectangle(matrix: torch.Tensor) -> Rectangle:
+    return Rectangle(matrix.data_ptr(), matrix.shape[0], matrix.stride(0) * matrix.element_size())
 
 
 class NativeLinear:
@@ -69,13 +68,13 @@ class NativeLinear:
             storage = STORAGE_INT8 if group else read_as
         # Of rows that follow one another in memory: a part may be a view of a file.
         parts = [part if part.stride(1) == 1 else part.contiguous() for part in parts]
-        rows = torch.cat([_rows(part) for part in parts])
-        self._library, self._n = library, rows.shape[0]
-        held = [None if one is None else one.contiguous() for one in (rows, scales, offsets, bias)]
+        rectangles = (Rectangle * len(parts))(*(_rectangle(part) for part in parts))
+        self._library, self._n = library, sum(part.shape[0] for part in parts)
+        held = [None if one is None else one.contiguous() for one in (scales, offsets, bias)]
         pointers = [None if one is None else one.data_ptr() for one in held]
         with PACKING:
             self.handle = library.pagefleet_linear(
-                storage, read_as, *pointers, self._n, parts[0].shape[1], group, _number(gated)
+                storage, read_as, rectangles, len(parts), *pointers, self._n, parts[0].shape[1], group, _number(gated)
             )
 
     def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:

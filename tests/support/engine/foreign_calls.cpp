@@ -17,8 +17,8 @@ namespace {
 
 enum Kind : int64_t { kInteger = 0, kFloat = 1, kMemory = 2, kPointedTo = 3 };
 
-// By AAPCS64, a function finds its integers (the ninth on the stack) whether or not there are more, and its float beside them.
-using Function = int64_t (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float);
+// By AAPCS64, a function finds its integers (from the ninth on, on the stack) whether or not there are more, and its float beside them.
+using Function = int64_t (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float);
 
 void receive(void* to, size_t size) {
   if (size && std::fread(to, size, 1, stdin) != 1) std::exit(0);
@@ -63,10 +63,10 @@ int main(int, char** arguments) {
       const char* address = memory[size_t(target)].data() + number();
       std::memcpy(memory[size_t(inside)].data() + offset, &address, sizeof(address));
     }
-    integers.resize(9);
+    integers.resize(11);
     const auto function = reinterpret_cast<Function>(dlsym(library, name.c_str()));
     const int64_t* i = integers.data();
-    const int64_t result = function(i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7], i[8], fraction);
+    const int64_t result = function(i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7], i[8], i[9], i[10], fraction);
     std::fwrite(&result, sizeof(result), 1, stdout);
     for (const auto& bytes : memory) std::fwrite(bytes.data(), 1, bytes.size(), stdout);
     std::fflush(stdout);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "memory.h"
 #include "pool.h"
@@ -77,8 +78,21 @@ struct Linear {
   }
 };
 
+// A part of a weight's rows, so many bytes from one another.
+struct Rectangle {
+  const char* begin;
+  int64_t rows, stride;
+};
+
 // The rows of a weight [n, k], one address each: parts that lie below one another need not lie so in memory.
 using Rows = const void* const*;
+
+inline std::vector<const void*> rows_of(const Rectangle* parts, int64_t count) {
+  std::vector<const void*> rows;
+  for (const Rectangle* part = parts; part < parts + count; ++part)
+    for (int64_t row = 0; row < part->rows; ++row) rows.push_back(part->begin + row * part->stride);
+  return rows;
+}
 
 // Makes the blocks, of zeros, and calls body(block) for each.
 template <typename Body>

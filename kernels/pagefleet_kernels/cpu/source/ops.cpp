@@ -22,11 +22,12 @@ void pagefleet_threads(int threads) {
   if (pool == nullptr) pool = new Pool(threads);  // for the life of the process, as its threads are
 }
 
-// `weight` [n]: the address of each row [k], which has the type `from` (float32, bfloat16, float16) where it becomes int8, and
-// else the stored one. Scales and offsets [n, k / group] belong to codes.
-void* pagefleet_linear(int64_t storage, int64_t from, Rows weight, const float* scales, const float* offsets, const float* bias,
-                       int64_t n, int64_t k, int64_t group, int activation) {
-  const Stored stored{weight, Storage(from), scales, offsets};
+// `parts` [count] below one another have the rows [n, k] of the weight. They are of the type `from` (float32, bfloat16, float16) where
+// it becomes int8, and else of the stored one. Scales and offsets [n, k / group] belong to codes.
+void* pagefleet_linear(int64_t storage, int64_t from, const Rectangle* parts, int64_t count, const float* scales,
+                       const float* offsets, const float* bias, int64_t n, int64_t k, int64_t group, int activation) {
+  const std::vector<const void*> rows = rows_of(parts, count);
+  const Stored stored{rows.data(), Storage(from), scales, offsets};
   return new Linear(prepare(*pool, Storage(storage), stored, bias, n, k, group, Activation(activation)));
 }
 
