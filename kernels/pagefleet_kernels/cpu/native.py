@@ -23,7 +23,17 @@ from pagefleet_kernels.cpu.layout import (
     Weight,
     below_one_another,
 )
-from pagefleet_kernels.cpu.library import AttentionJob, DrawJob, LayerJob, PagesJob, Rectangle, RopeJob, StepJob, load, named
+from pagefleet_kernels.cpu.library import (
+    AttentionJob,
+    DrawJob,
+    LayerJob,
+    PagesJob,
+    Rectangle,
+    RopeJob,
+    StepJob,
+    load,
+    named,
+)
 
 # The values of `Storage` in source/linear.h.
 STORAGE_INT8, STORAGE_CODES, STORAGE_CODES_INT8 = 1, {4: 2, 8: 3}, 6
