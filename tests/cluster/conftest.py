@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from support.cluster.own_plane import control_plane
 from support.cluster.plane import CHECKOUT, OPERATOR_USER, PORT, TOKEN, Operator, Plane
-from support.cluster.status_node import StatusNode
+from support.cluster.status_node import StatusNode, ended
 from support.recording import Recording
 
 from pagefleet_local.base import paths
@@ -84,7 +84,7 @@ async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
         finally:
             operator.process.terminate()
             assert operator.process.wait(20) == 0, operator.log.read_text()[-3000:]
-            serving.cancel()
+            await ended(serving)
             (end,) = await asyncio.gather(serving, return_exceptions=True)
             assert isinstance(end, asyncio.CancelledError), f"the node or the recording ended: {end!r}"
 

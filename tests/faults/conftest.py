@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from faults.runs import Ground
 from support.cluster.own_plane import control_plane
-from support.cluster.status_node import StatusNode
+from support.cluster.status_node import StatusNode, ended
 
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
@@ -34,5 +34,4 @@ async def ground(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactor
         await node.register()
         serving = asyncio.create_task(node.run())
         yield Ground(api, control_plane.layout, node, tmp_path_factory.mktemp("faults"))
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await ended(serving)

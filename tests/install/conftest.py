@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from support.cluster.status_node import StatusNode
+from support.cluster.status_node import StatusNode, ended
 
 from pagefleet_local.base.paths import Layout
 from pagefleet_local.fleet.kubectl import Kubectl
@@ -48,5 +48,4 @@ async def kubectl(empty_plane: Cluster) -> AsyncIterator[Kubectl]:
         await node.register()
         serving = asyncio.create_task(node.run())
         yield Kubectl(empty_plane.kubeconfig)
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await ended(serving)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-from support.cluster.status_node import StatusNode
+from support.cluster.status_node import StatusNode, ended
 
 from pagefleet_local.base.paths import Layout, control_plane_layout
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
@@ -58,5 +58,4 @@ async def own_plane(
             try:
                 yield OwnPlane(api, kubectl, cluster.layout, node)
             finally:
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
+                await ended(serving)

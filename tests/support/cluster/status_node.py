@@ -43,6 +43,15 @@ class _Pod:
     state: PodState = STARTING
 
 
+async def ended(task: asyncio.Future[object]) -> None:
+    """Cancel a task until it has ended. One cancellation can be lost: an HTTP client that meets it in the moment of its own time
+    limit raises that limit's error, which a loop that goes on for ever takes for a passing one."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=1.0)
+    await asyncio.gather(task, return_exceptions=True)
+
+
 class StatusNode:
     """`hold` names revisions whose pods stay pending. It looks for new pods every `pause` seconds. A pod with readiness
     gates is Ready while their conditions are true, as a kubelet has it. `prefix`: the pods' addresses. Those of the
