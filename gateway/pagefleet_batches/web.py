@@ -93,8 +93,8 @@ class Api:
         finally:
             if incoming is not None:
                 self._arriving[_name(client)] -= incoming.size
-            if incoming is not None and not incoming.stream.closed:
-                await asyncio.to_thread(incoming.drop)
+                if not incoming.stream.closed:
+                    await asyncio.to_thread(incoming.drop)
         return _json(kept.document())
 
     async def _receive(self, part: BodyPartReader, incoming: Incoming, client: str) -> None:

@@ -50,7 +50,7 @@ async def test_a_slow_upload_is_no_part_of_the_time_to_first_token(world: World)
     call = world.call()
     await call.request(mode="BUFFERED", answer="STREAMED")
     await call.read()
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(1.0)  # the upload
     await call.body(BODY)
     answer = await call.read()
     chosen = endpoints(answer, answer.request_body.response)

@@ -28,8 +28,7 @@ class Preparation:
         head = self._matrix({name if config.tied else "lm_head.weight": rows}, columns)
         # Most of int8's error comes from the output matrix and from Q, K and V: finer groups for these are worth their time.
         product = self._operations.linear(head, None, self._int8, FINE_GROUP)
-        shared = config.tied and not isinstance(head, Coded)
-        embedding = head[0] if shared and not isinstance(head, Coded) else weights.take_stored(name, rows, columns)
+        embedding = head[0] if config.tied and not isinstance(head, Coded) else weights.take_stored(name, rows, columns)
         # Rows of it are only looked up: two bytes are far finer than int8. A view of the file would keep all of the file mapped.
         dtype = torch.float16 if self._int8 and embedding.element_size() > 2 else embedding.dtype
         return embedding.to(dtype, copy=True), product

@@ -173,7 +173,7 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     first = answered is not None and answered is ticket.choices[0] and line.attempts <= 1
     if outcome.ttft is not None and end is End.ANSWERED and first and computed:
         ledger.backlogs.record_first_token(ticket.computing, ticket.uncached_tokens, outcome.ttft, ticket.expected)
-    if outcome.ttft is not None and not outcome.booked and line.attempts <= 1 and answered is ticket.choices[0]:
+    if outcome.ttft is not None and not outcome.booked and first:
         outcome = replace(outcome, pod=ledger.learn(ticket, outcome.ttft))
     return Completion(
         namespace=ticket.service.namespace,

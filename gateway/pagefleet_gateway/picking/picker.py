@@ -190,9 +190,10 @@ class Picker:
         peak = service.peak_output_tokens  # the queues of all pods are read only where there is a cap
         peak = peak if peak and saturated(*self._queues(service, pick, request, now)) else 0
         most = min(filter(None, (service.slo_output_tokens, peak)), default=0)
-        if (first is not None or most) and not may_be_changed(request.body, request.path):
-            return refusals.unreadable(service)
         cap = capped(request.body, request.path, most) if most else ()
+        asked = first is not None or most
+        if asked and not (edits or cap or may_be_changed(request.body, request.path)):  # what was changed could be read
+            return refusals.unreadable(service)
         return replace(pick, edits=edits + cap, peak_output_tokens=most if cap else 0) if edits or cap else pick
 
     def _with_prefill(

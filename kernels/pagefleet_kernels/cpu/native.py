@@ -38,9 +38,8 @@ from pagefleet_kernels.cpu.library import (
 # The values of `Storage` in source/linear.h.
 STORAGE_INT8, STORAGE_CODES, STORAGE_CODES_INT8 = 1, {4: 2, 8: 3}, 6
 STORAGE = {torch.float32: 0, torch.bfloat16: 4, torch.float16: 5}
-PACKING = (
-    threading.Lock()
-)  # a library's threads have one caller at a time, and a model's layers are prepared by several
+# A library's threads have one caller at a time, and a model's layers are prepared by several.
+PACKING = threading.Lock()
 
 
 def _number(name: str) -> int:

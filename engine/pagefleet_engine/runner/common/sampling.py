@@ -152,10 +152,11 @@ class Sampler:
         if history.matcher is not None:
             history.matcher.fill(row)
         if answer.generated < sampling.min_tokens:
-            longer = row.clone()
-            longer[[*self._eos, *sampling.stop_token_ids]] = float("-inf")
-            if history.matcher is None or longer.max() > float("-inf"):  # a grammar that has ended allows no more
-                row.copy_(longer)
+            ends = [*self._eos, *sampling.stop_token_ids]
+            allowed = row[ends]
+            row[ends] = float("-inf")
+            if history.matcher is not None and row.max() == float("-inf"):  # a grammar that has ended allows no more
+                row[ends] = allowed
 
     def _history(self, answer: TokenSequence) -> History:
         key = answer.request_id, answer.index

@@ -16,7 +16,7 @@ MODELS = "['draft', 'eagle', 'eagle3']"  # methods of speculation that have a mo
 # In CEL: whether a model of speculation is given.
 DRAFT = "has(self.speculation) && has(self.speculation.model)"
 
-# In CEL: whether SGLang is told both the tokens of a page and those of a chunk.
+# In CEL: whether the spec gives SGLang the tokens of a page and those of a chunk.
 CHUNKED = f"{given('engine.scheduling.chunkTokens')} && {RUNTIME} == 'sglang' && {given('engine.kvCache')}"
 CHUNKED += " && (has(self.engine.kvCache.pageSize) || has(self.engine.kvCache.pages))"
 
