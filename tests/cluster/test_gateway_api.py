@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from support.cluster.gateway_api_install import answered, install, uninstall
 from support.cluster.plane import Plane
-from support.cluster.services import NAMESPACE, audited, service, settled
+from support.cluster.services import NAMESPACE, audited, removed, service, settled
 
 from pagefleet_local.fleet.kubectl import Document, until
 
@@ -243,6 +243,8 @@ async def test_a_fallback_that_is_not_there_or_leads_in_a_circle_is_reported(pla
     await plane.kubectl.apply(falling("third", "first"))
     state = await settled(plane, "first", "a circle", lambda v: condition_of(v, "FallbackReady")[0] == "False")
     assert "first -> second -> third -> first" in condition_of(state, "FallbackReady")[1]
+    for name in ("first", "second", "third"):
+        await removed(plane, name)
 
 
 async def test_unknown_fields_of_traffic_never_get_in(plane: Plane) -> None:

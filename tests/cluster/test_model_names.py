@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.cluster.plane import Plane
-from support.cluster.services import NAMESPACE, service, settled
+from support.cluster.services import NAMESPACE, removed, service, settled
 
 from pagefleet_local.fleet.kubectl import Document
 from pagefleet_local.fleet.view import View
@@ -27,17 +27,17 @@ def granted(view: View) -> str:
 
 
 async def test_the_later_service_has_a_condition_and_an_event_and_no_inheritance(plane: Plane) -> None:
-    await plane.kubectl.apply(named("first"))
-    await settled(plane, "first", "first owns the name", lambda v: granted(v) == "contested")
-    await plane.kubectl.apply(named("second"))
-    state = await settled(plane, "second", "second has the condition", lambda v: reason(v) == "ModelNameTaken")
-    assert f"{NAMESPACE}/first" in state.condition("ModelNameOwned")["message"] and granted(state) == ""
-    await plane.kubectl.events("second", NAMESPACE, "ModelNameTaken")
-    await plane.kubectl.run("delete", "isvc", "first", "-n", NAMESPACE)
-    state = await settled(plane, "second", "the name is released", lambda v: reason(v) == "ModelNameReleased")
+    await plane.kubectl.apply(named("earlier"))
+    await settled(plane, "earlier", "earlier owns the name", lambda v: granted(v) == "contested")
+    await plane.kubectl.apply(named("later"))
+    state = await settled(plane, "later", "later has the condition", lambda v: reason(v) == "ModelNameTaken")
+    assert f"{NAMESPACE}/earlier" in state.condition("ModelNameOwned")["message"] and granted(state) == ""
+    await plane.kubectl.events("later", NAMESPACE, "ModelNameTaken")
+    await removed(plane, "earlier")
+    state = await settled(plane, "later", "the name is released", lambda v: reason(v) == "ModelNameReleased")
     assert granted(state) == ""
     claim = "pagefleet.io/claim-model-name=contested"
-    await plane.kubectl.run("annotate", "isvc", "second", "-n", NAMESPACE, claim)
-    state = await settled(plane, "second", "second owns the name", lambda v: granted(v) == "contested")
+    await plane.kubectl.run("annotate", "isvc", "later", "-n", NAMESPACE, claim)
+    state = await settled(plane, "later", "later owns the name", lambda v: granted(v) == "contested")
     assert reason(state) == ""
-    await plane.kubectl.run("delete", "isvc", "second", "-n", NAMESPACE)
+    await removed(plane, "later")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import random
 
 import pytest
 
-from pagefleet_local.demo.load import Sample, binomial_interval, quantile
+from pagefleet_local.demo.load import Load, Sample, binomial_interval, quantile
 
 
 @pytest.mark.parametrize(("trials", "share"), [(1, 0.1), (50, 0.1), (200, 0.5), (333, 0.9)])
@@ -35,3 +37,22 @@ def test_a_stream_without_finish_reason_is_a_cut() -> None:
     assert not whole.truncated
     assert Sample(0.0, "a", 200, 0.1, 0.2, 3, None).truncated
     assert not Sample(0.0, "a", 503, None, 0.2, 0, None).truncated
+
+
+async def test_a_drained_load_sends_nothing_more() -> None:
+    """An arrival that was waited for when the load was drained would be counted by the gateway and by no scene."""
+    waiting = asyncio.Event()
+
+    class Arrivals(random.Random):
+        def expovariate(self, lambd: float = 1.0) -> float:
+            waiting.set()
+            return 0.05
+
+    load = Load("http://127.0.0.1:9")  # nothing answers there: a request ends at once, with an error
+    load._random = Arrivals()
+    async with load:
+        load.rate = 1.0
+        await waiting.wait()
+        await load.drain()
+        await asyncio.wait({load._pump}, timeout=0.2)
+        assert load.samples == [] and not load.in_flight

@@ -127,6 +127,8 @@ class Load:
                 await asyncio.sleep(0.05)
                 continue
             await asyncio.sleep(self._random.expovariate(self.rate))
+            if self.rate <= 0:  # drained meanwhile
+                continue
             task = asyncio.create_task(self.one())
             self._open.add(task)
             task.add_done_callback(self._open.discard)
