@@ -24,6 +24,7 @@ from pagefleet_cli.bench.run import Run, run
 from pagefleet_contract import sketch
 
 TOKEN_SECONDS = 0.01
+SLOW_SECONDS = 2.0  # longer than a busy machine delays a quick answer
 Before = Callable[[int], Awaitable[web.StreamResponse | None]]
 
 
@@ -250,13 +251,13 @@ async def test_a_dead_server_gives_a_result_and_exit_code_1(tmp_path: Path) -> N
 
 
 async def test_runs_are_saved_compared_and_drawn(server: Server, tmp_path: Path) -> None:
-    arguments = ("--url", server.url, "--requests", "120", "--rate", "200", "--output-tokens", "2", "--save", "week")
+    arguments = ("--url", server.url, "--requests", "60", "--rate", "50", "--output-tokens", "2", "--save", "week")
     code, out, _ = await command(*arguments, home=tmp_path)
     assert code == 0
     assert "saved in" in out
 
     async def slow(number: int) -> None:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(SLOW_SECONDS)
 
     server.before = slow
     picture = tmp_path / "plot.svg"
@@ -271,7 +272,7 @@ async def test_a_load_and_reports_of_other_tools_go_through_the_command(server: 
     """The config names server, model and API; what it cannot tell is named; the written reports are what is compared with."""
     config = tmp_path / "config.yml"
     config.write_text(
-        f"load:\n  stages:\n  - {{rate: 60, duration: 1}}\n  - {{rate: 120, duration: 1}}\n  interval: 0\n"
+        f"load:\n  stages:\n  - {{rate: 20, duration: 1}}\n  - {{rate: 40, duration: 1}}\n  interval: 0\n"
         f"api: {{type: chat, streaming: true}}\n"
         f"server: {{base_url: {server.url}, model_name: tiny, ignore_eos: false}}\n"
         "data:\n  type: random\n  input_distribution: {type: fixed, mean: 7}\n"
@@ -281,7 +282,7 @@ async def test_a_load_and_reports_of_other_tools_go_through_the_command(server: 
     reports = ["--guidellm-report", str(tmp_path / "g.json"), "--inference-perf-report", str(tmp_path / "perf")]
     code, out, err = await command(*arguments, *reports, home=tmp_path)
     assert code == 0
-    assert "180 of 180 requests" in out
+    assert "60 of 60 requests" in out
     assert "--profile: not carried over: metrics.type" in err
     assert "--guidellm-report: not measured" in err
     assert "--inference-perf-report: not measured" in err
@@ -291,14 +292,14 @@ async def test_a_load_and_reports_of_other_tools_go_through_the_command(server: 
     assert {body["max_tokens"] for body in server.bodies} == {2, 3, 4}
 
     async def slow(number: int) -> None:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(SLOW_SECONDS)
 
     server.before = slow
     for report in (tmp_path / "g.json", tmp_path / "perf"):
         code, out, err = await command(*arguments, "--compare", f"@{report}", home=tmp_path)
         assert code == 0
         assert "slower" in next(line for line in out.splitlines() if line.startswith("TTFT p50:"))
-        assert "errors: 0 of 180 then, 0 of 180 now" in out
+        assert "errors: 0 of 60 then, 0 of 60 now" in out
     code, out, err = await command(*arguments, "--rate", "3", home=tmp_path)
     assert code == 1
     assert "cannot override a profile with stages" in err
