@@ -31,7 +31,8 @@ TEXT = Path(__file__).parent / "cpubench/text.txt"
 QUICK = ("pagefleet", "pagefleet-int8", "vllm-bf16", "llama-q4_0")
 SWEPT = ("pagefleet", "pagefleet-int8", "vllm", "vllm-bf16")
 ONE_STREAM = (
-    "pagefleet", "pagefleet-nospec", "pagefleet-int8", "pagefleet-int8-nospec", "llama-q4_0", "llama-q4_0-one",
+    "pagefleet", "pagefleet-nospec", "pagefleet-int8", "pagefleet-int8-nospec", "pagefleet-q4_0", "pagefleet-q4_0-nospec",
+    "llama-q4_0", "llama-q4_0-one",
 )  # fmt: skip
 SPOKEN = tuple(name for pair in realtext.PAIRS.items() for name in pair)
 ONLY_SINGLE = "llama-q4_0-one"  # one slot serves no load

@@ -34,23 +34,25 @@ async def _ask(session: aiohttp.ClientSession, url: str, model: str, request: Re
     if request.temperature:
         body |= {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # each system has other defaults
     sent = time.perf_counter() - start
-    times: list[float] = []
-    pieces: list[str] = []
-    usage: dict[str, Any] = {}
+    events: list[tuple[float, bytes]] = []
     async with session.post(f"{url}/v1/completions", json=body) as response:
         if response.status != 200:
             raise RuntimeError(f"{response.status}: {(await response.text())[:500]}")
         async for line in response.content:
-            if not line.startswith(b"data: {"):
-                continue
-            now = time.perf_counter() - start
-            event = json.loads(line[6:])
-            if "error" in event:
-                raise RuntimeError(f"a stream ended with {event['error']}")
-            if event.get("choices"):
-                times.append(now)
-                pieces.append(event["choices"][0].get("text") or "")
-            usage = event.get("usage") or usage
+            if line.startswith(b"data: {"):
+                events.append((time.perf_counter() - start, line))
+    # Reading the events waits for the end of the answer: the server uses the same cores.
+    times: list[float] = []
+    pieces: list[str] = []
+    usage: dict[str, Any] = {}
+    for now, line in events:
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise RuntimeError(f"a stream ended with {event['error']}")
+        if event.get("choices"):
+            times.append(now)
+            pieces.append(event["choices"][0].get("text") or "")
+        usage = event.get("usage") or usage
     tokens = int(usage.get("completion_tokens") or 0)
     whole = 0 < tokens <= request.output if request.to_the_end else tokens == request.output
     if not (whole and times):

@@ -70,6 +70,11 @@ def _ours(shape: Shape) -> list[System]:
         command = _pagefleet(folder, shape)
         what = f"our engine, the {form} checkpoint that vLLM reads"
         ours.append(System(f"pagefleet-{form}", what, command, _needs(f"{shape}-{form}"), "/ready"))
+    q4_0 = f"file://{peers.q4_0_file(shape)}"
+    for name, more in (("pagefleet-q4_0", ()), ("pagefleet-q4_0-nospec", PLAIN)):
+        what = f"our engine, the Q4_0 file that llama.cpp reads{', no speculation' if more else ''}"
+        command = _pagefleet(q4_0, shape, "--quantization", "int8", *more)
+        ours.append(System(name, what, command, _needs(f"{shape}-q4_0"), "/ready"))
     default = System("pagefleet-default", "our engine with no flags but the model", _serve(model), needs, "/ready")
     return [*ours, default] if small else ours
 

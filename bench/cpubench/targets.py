@@ -78,10 +78,10 @@ AT_ONCE: Mapping[Shape, tuple[Target, ...]] = {
     Shape.QWEN_17: _of_int8(1.3),
 }
 SINGLE = (
-    Target("one stream, no speculation / the best of llama.cpp's", SPEED, ("pagefleet-nospec", "pagefleet-int8-nospec"),
-           (*LLAMAS, GENERATION), 1.2),
-    Target("one stream, prompt lookup / the best of llama.cpp's", SPEED, ("pagefleet", "pagefleet-int8"),
-           (*LLAMAS, GENERATION), 1.2),
+    Target("one stream, no speculation / the best of llama.cpp's", SPEED,
+           ("pagefleet-nospec", "pagefleet-int8-nospec", "pagefleet-q4_0-nospec"), (*LLAMAS, GENERATION), 1.2),
+    Target("one stream, prompt lookup / the best of llama.cpp's", SPEED,
+           ("pagefleet", "pagefleet-int8", "pagefleet-q4_0"), (*LLAMAS, GENERATION), 1.2),
 )  # fmt: skip
 
 

@@ -75,23 +75,44 @@ class AcceptanceRates:
         self._own.pop(answer, None)
 
 
+class CostAverage:
+    """A moving average of tokens and of seconds of a step. It forgets with every step, so that an old value counts little."""
+
+    MEMORY, NEWEST = 0.9, 0.5  # of each step; the most that the newest value counts
+
+    def __init__(self) -> None:
+        self.tokens = self.seconds = 0.0
+        self._moved = -1  # the number of the last step of this kind
+
+    def move(self, step: int, tokens: float, seconds: float) -> None:
+        """Learn from the step of that number."""
+        share = 1.0 if self._moved < 0 else min(self.NEWEST, 1 - self.MEMORY ** (step - self._moved))
+        self.tokens += share * (tokens - self.tokens)
+        self.seconds += share * (seconds - self.seconds)
+        self._moved = step
+
+
 class DraftPlanner:
     """Learns the cost of steps, and decides how many draft tokens pay.
 
-    It averages a step's seconds and tokens by powers of two of the number of tokens and of the number of answers: the
-    answers' contexts cost time whatever the number of tokens is. Between two averages the cost is a straight line. The
-    planner tries a size that it has not measured. When no draft pays, it tries again now and then.
+    It keeps averages by powers of two of the number of answers: the seconds of steps without draft tokens, and what steps with
+    draft tokens took beyond those, by how often the draft tokens doubled the step's tokens. Between two averages the cost is a
+    straight line. Steps of as many tokens are not averaged together where some have draft tokens and others have not: the draft
+    tokens would then seem to cost nothing.
+
+    The planner tries a size that it has not measured. When no draft pays, it tries again now and then. While drafts pay, a step
+    without them now and then tells what those cost by now.
     """
 
     TRY_AGAIN = 64  # steps
-    MEMORY = 0.9
     WORTH = 1.02  # times as many tokens a second as without drafts
 
     def __init__(self, limit: int) -> None:
         self.limit = limit  # draft tokens for an answer in one step
-        # By bits of the number of answers, then by bits of that of tokens: mean tokens and seconds.
-        self._costs: dict[int, dict[int, tuple[float, float]]] = {}
-        self._steps_without = 0
+        self._plain: dict[int, CostAverage] = {}  # of steps without draft tokens, by bits of the number of answers
+        # Of the draft tokens, and of the seconds beyond a step without: by the same bits, then by `_doublings`.
+        self._beyond: dict[int, dict[int, CostAverage]] = {}
+        self._steps = self._steps_with = self._steps_without = 0
 
     def try_again(self) -> None:
         """Let the next plan try draft tokens where none pay."""
@@ -99,9 +120,13 @@ class DraftPlanner:
 
     def observe(self, answers: int, tokens: int, seconds: float) -> None:
         """Learn that a step of `tokens` in all, one for each of `answers` and the draft tokens, took `seconds`."""
-        costs, rest = self._costs.setdefault(answers.bit_length(), {}), 1 - self.MEMORY
-        mean, before = costs.get(tokens.bit_length(), (tokens, seconds))
-        costs[tokens.bit_length()] = self.MEMORY * mean + rest * tokens, self.MEMORY * before + rest * seconds
+        size = answers.bit_length()
+        self._steps += 1
+        if tokens == answers:
+            self._plain.setdefault(size, CostAverage()).move(self._steps, answers, seconds)
+        elif size in self._plain:
+            average = self._beyond.setdefault(size, {}).setdefault(_doublings(answers, tokens), CostAverage())
+            average.move(self._steps, tokens - answers, seconds - self._seconds_without(answers))
 
     def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
         """Return how many tokens to draft for each of `offers`: the counts with the most tokens a second.
@@ -109,40 +134,60 @@ class DraftPlanner:
         An offer is an answer for which a draft is possible: its acceptance rate, and how many tokens could be drafted.
         """
         counts = [0] * len(offers)
-        costs = self._costs.get(answers.bit_length(), {})
-        if answers.bit_length() not in costs:
+        if answers.bit_length() not in self._plain:
             return counts  # the cost of a step without drafts comes first
-        points = sorted(costs.values())
         # The likeliest draft tokens first. Of one answer, an earlier one is at least as likely as a later one.
         order = sorted(
             (-(rate**place), place, index)
             for index, (rate, many) in enumerate(offers)
             for place in range(1, min(many, self.limit) + 1)
         )
-        best, highest = 0, self.WORTH * answers / _cost(points, answers)
-        for taken, gained in enumerate(accumulate(-chance for chance, _, _ in order), 1):
-            if (answers + taken).bit_length() not in costs:
-                best = taken  # not measured yet: try
-                break
-            rate = (answers + gained) / _cost(points, answers + taken)
-            if rate > highest:
-                best, highest = taken, rate
-        if best:
-            self._steps_without = 0
+        best = self._best(answers, [-chance for chance, _, _ in order])
+        if best and self._steps_with < self.TRY_AGAIN:
+            self._steps_with, self._steps_without = self._steps_with + 1, 0
+        elif best:
+            best, self._steps_with = 0, 0
         else:
-            self._steps_without += 1
+            self._steps_with, self._steps_without = 0, self._steps_without + 1
             again = self._steps_without % self.TRY_AGAIN == 0
             best = sum(place == 1 for _, place, _ in order) if again else 0
         for _, _, index in order[:best]:
             counts[index] += 1
         return counts
 
+    def _best(self, answers: int, chances: Sequence[float]) -> int:
+        """Return how many of the draft tokens, the likeliest first, give the most tokens a second."""
+        without = self._seconds_without(answers)
+        beyond = self._beyond.get(answers.bit_length(), {})
+        points = [(0.0, without), *sorted((one.tokens, without + one.seconds) for one in beyond.values())]
+        best, highest = 0, self.WORTH * answers / without
+        for taken, gained in enumerate(accumulate(chances), 1):
+            if _doublings(answers, answers + taken) not in beyond:
+                return taken  # not measured yet: try
+            rate = (answers + gained) / _cost(points, taken)
+            if rate > highest:
+                best, highest = taken, rate
+        return best
+
+    def _seconds_without(self, answers: int) -> float:
+        """Seconds of a step without draft tokens: the average of about as many answers, with the slope towards the next average."""
+        own = self._plain[answers.bit_length()]
+        next_one = self._plain.get(answers.bit_length() + (1 if answers > own.tokens else -1), own)
+        more = next_one.tokens - own.tokens
+        slope = max(0.0, (next_one.seconds - own.seconds) / more) if more else 0.0
+        return max(own.seconds / 2, own.seconds + slope * (answers - own.tokens))
+
+
+def _doublings(answers: int, tokens: int) -> int:
+    """Return how many powers of two lie between the number of answers and that of a step's tokens."""
+    return tokens.bit_length() - answers.bit_length()
+
 
 def _cost(points: Sequence[tuple[float, float]], tokens: int) -> float:
-    """Seconds of a step of `tokens`, on the straight line through the two points (tokens, seconds) around or next to it."""
+    """Seconds of a step with `tokens` draft tokens, on the straight line through the two points around or next to that number."""
     if len(points) == 1:
         return points[0][1]
     place = min(max(1, bisect_left(points, (tokens, 0.0))), len(points) - 1)
     (few, low), (many, high) = points[place - 1], points[place]
-    slope = max(0.0, (high - low) / (many - few))
+    slope = max(0.0, (high - low) / (many - few)) if many > few else 0.0
     return max(points[0][1], low + slope * (tokens - few))

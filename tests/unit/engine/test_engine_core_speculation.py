@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -46,6 +47,13 @@ def run(
     return made
 
 
+def usual(made: list[int]) -> int:
+    """Return the number of draft tokens of every step but one in DraftPlanner.TRY_AGAIN, which has none."""
+    assert made.count(0) <= 1 + len(made) // DraftPlanner.TRY_AGAIN
+    (many,) = {count for count in made if count}
+    return many
+
+
 def memory_bound(tokens: int) -> float:
     """Return the seconds of a step: one pass over the weights, or the computation when it takes longer (from 32 tokens)."""
     return max(0.030, 0.001 * tokens)
@@ -58,8 +66,8 @@ def linear(tokens: int) -> float:
 def test_drafts_are_made_while_they_are_accepted_and_cost_nothing() -> None:
     made = run(DraftPlanner(4), 1, memory_bound, 0.9)
     assert made[0] == 0, "the cost of a step without drafts is not known yet"
-    assert set(made[50:]) == {4}
-    assert set(run(DraftPlanner(2), 1, memory_bound, 0.9)[50:]) == {2}
+    assert usual(made[50:]) == 4
+    assert usual(run(DraftPlanner(2), 1, memory_bound, 0.9)[50:]) == 2
 
 
 def test_rejected_drafts_switch_it_off_but_for_a_try_now_and_then() -> None:
@@ -71,16 +79,16 @@ def test_rejected_drafts_switch_it_off_but_for_a_try_now_and_then() -> None:
 
 def test_a_large_batch_switches_it_off_and_a_small_one_on_again() -> None:
     planner = DraftPlanner(4)
-    assert set(run(planner, 1, memory_bound, 0.7)[50:]) == {4}
+    assert usual(run(planner, 1, memory_bound, 0.7)[50:]) == 4
     crowded = run(planner, 40, memory_bound, 0.7)
     assert sum(map(bool, crowded[50:])) < 10
-    assert set(run(planner, 1, memory_bound, 0.7)[50:]) == {4}
+    assert usual(run(planner, 1, memory_bound, 0.7)[50:]) == 4
 
 
 def test_it_comes_on_again_when_the_text_becomes_easy() -> None:
     planner = DraftPlanner(4)
     assert sum(map(bool, run(planner, 1, linear, 0.02)[-200:])) < 10
-    assert set(run(planner, 1, linear, 0.95)[-100:]) == {4}
+    assert usual(run(planner, 1, linear, 0.95)[-200:]) == 4
 
 
 def test_the_answers_whose_drafts_are_accepted_get_them() -> None:
@@ -124,9 +132,29 @@ def test_the_cost_of_contexts_is_not_laid_to_drafts() -> None:
 
     for _ in range(100):
         for answers in (4, 20):
-            for count in range(5):
-                observe(answers, answers * (1 + count))
+            for tokens in range(answers, 5 * answers + 1):
+                observe(answers, tokens)
     assert planner.plan(4, [(0.5, 4)] * 4) == [4] * 4
+
+
+def test_the_number_of_answers_may_change_within_a_power_of_two() -> None:
+    """Fewer answers make a step faster. That is not laid to draft tokens, which cost more here than they gain."""
+    planner, generator, made = DraftPlanner(4), random.Random(1), []
+    for _ in range(1000):
+        answers = max(33, min(63, round(generator.gauss(46, 8))))
+        counts = planner.plan(answers, [(0.3, 4)] * (answers // 2))
+        made.append(sum(counts) / answers)
+        tokens = answers + sum(counts)
+        planner.observe(answers, tokens, 0.004 + 0.00035 * tokens)
+    assert sum(made[100:]) < 0.05 * len(made[100:])
+
+
+def test_drafts_end_when_a_step_without_them_became_cheap() -> None:
+    """While drafts pay, nearly all steps have some: what the few others take counts at once."""
+    planner = DraftPlanner(4)
+    assert usual(run(planner, 8, lambda tokens: 0.03 + 0.001 * tokens, 0.3)[50:]) == 8
+    made = run(planner, 8, lambda tokens: 0.002 + 0.001 * tokens, 0.3, steps=600)
+    assert sum(map(bool, made[300:])) < 8
 
 
 def test_without_answers_there_are_no_drafts() -> None:
