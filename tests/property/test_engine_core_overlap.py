@@ -1,5 +1,5 @@
-"""Protects scheduling ahead of the device, draft tokens between, and pages kept on the host: whatever the sizes and the order of events,
-each answer is what its prompt leads to, every page that is read holds the right tokens, the KV events tell exactly what the device has cached, and no page is lost."""
+"""Protects scheduling ahead of the device, draft tokens between, several answers to one prompt, and pages kept on the host: whatever the
+sizes and the order of events, each answer is what its prompt leads to, every page that is read holds the right tokens, the KV events tell exactly what the device has cached, and no page is lost."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def following(tokens: list[int]) -> int:
     return value % VOCABULARY
 
 
-def answer_to(request: EngineRequest, most: int) -> list[int]:
-    """What the request must be answered with."""
+def answer_to(request: EngineRequest, most: int, index: int) -> list[int]:
+    """What the request must be answered with: several answers differ in their first tokens."""
     tokens = list(request.prompt_token_ids)
     answer: list[int] = []
     while len(answer) < request.sampling.max_tokens and len(tokens) < most:
-        tokens.append(following(tokens))
+        tokens.append((following(tokens) + (0 if answer else index)) % VOCABULARY)
         answer.append(tokens[-1])
         if answer[-1] == EOS:
             break
@@ -58,6 +58,7 @@ class Device:
             else:
                 assert direction == IN
                 self.pages[page] = self.host[place][:]
+        self.pages |= {target: self.pages[origin][:] for origin, target in self.scheduler.take_copies()}  # all at once
         drawn = []
         for work in work_items:
             sequence = work.sequence
@@ -74,7 +75,8 @@ class Device:
                 assert tokens_before[: len(known)] == known
                 for ahead in range(work.drafts + 1):
                     text = [*tokens_before, *sequence.draft[:ahead]]
-                    drawn.append(following([token for token in text if token is not None]))
+                    token = following([token for token in text if token is not None])
+                    drawn += [(token + index) % VOCABULARY for index in range(work.answers)]
                 self.last[id(sequence)] = drawn[-1]
         return drawn
 
@@ -102,20 +104,24 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
     limits, pins = scheduler.limits, scheduler.pool.pins
     shared = [random.randrange(3) for _ in range(40)]
     open_ones: dict[str, EngineRequest] = {}
-    generated: dict[str, list[int]] = {}
+    left: dict[str, set[int]] = {}  # of each open request: its answers that have not ended
+    generated: dict[tuple[str, int], list[int]] = {}
     flight: list[int] = []
     view = View()
 
     def take(outputs: list[TokenOutput]) -> None:
         for output in outputs:
-            generated.setdefault(output.request_id, []).extend(output.token_ids)
+            made = generated.setdefault((output.request_id, output.index), [])
+            made += output.token_ids
             if output.finish_reason is not None:
-                request = open_ones.pop(output.request_id)
-                expected = answer_to(request, limits.max_model_len)
-                if output.finish_reason == "deadline":
-                    assert generated[output.request_id] == expected[: len(generated[output.request_id])]
-                else:
-                    assert generated[output.request_id] == expected
+                expected = answer_to(open_ones[output.request_id], limits.max_model_len, output.index)
+                assert made == (expected[: len(made)] if output.finish_reason == "deadline" else expected)
+                end(output.request_id, output.index)
+
+    def end(name: str, index: int) -> None:
+        left[name].remove(index)
+        if not left[name]:
+            del left[name], open_ones[name]
 
     def step(now: float, together: bool, drafted: bool = False) -> None:
         nonlocal flight
@@ -132,12 +138,14 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
         drawn = device.launch(work_items)
         if scheduler.in_flight:
             take(scheduler.settle(flight))
-        if work_items and (together or drafted):
+        forks = any(work.samples and work.answers > 1 for work in work_items)
+        if work_items and (together or drafted or forks):
             tokens = iter(drawn)
-            results = [
-                (accepted(work, [next(tokens) for _ in range(work.drafts + 1)]),) if work.samples else ()
-                for work in work_items
-            ]
+            results: list[tuple[tuple[int, ...], ...]] = []
+            for work in work_items:
+                own = [next(tokens) for _ in range((work.drafts + 1) * work.answers if work.samples else 0)]
+                one = (accepted(work, own),) if own else ()
+                results.append(tuple((token,) for token in own[: work.answers]) if work.answers > 1 else one)
             take(scheduler.commit(work_items, results))
         elif work_items:
             scheduler.advance(work_items)
@@ -154,14 +162,20 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
             request = EngineRequest(
                 name, tuple(prompt), SamplingParams(random.randint(1, 12)), float(now),
                 priority=random.choice((0, 0, 0, 1)), deadline=random.choice((None, None, None, now + 9.0)),
+                n=random.choice((1, 1, 1, 2, 3)),
             )  # fmt: skip
             if limits.refusal(request) is None:
                 scheduler.add(request)
-                open_ones[name] = request
+                open_ones[name], left[name] = request, set(range(request.n))
         if open_ones and random.random() < 0.05:
             name = random.choice(sorted(open_ones))
             assert scheduler.abort(name)
-            del open_ones[name]
+            del left[name], open_ones[name]
+        begun = [(name, index) for name, indexes in left.items() for index in indexes if (name, index) in generated]
+        if begun and random.random() < 0.1:  # a stop string has ended one answer
+            name, index = random.choice(begun)
+            assert scheduler.abort(name, index) == (index,)
+            end(name, index)
         if random.random() < 0.1:
             tokens = shared[: random.randint(1, 40)]
             if pins.pages + len(tokens) // limits.page_size <= pins.most:

@@ -29,8 +29,9 @@ def _rank(sequence: TokenSequence) -> tuple[int, int, int]:
 class Scheduler:
     """Owns the sequences. `schedule` and `commit` alternate; nothing here knows tensors or clocks.
 
-    `waiting` and `running` are in the order of service. `prefix_queries` and `prefix_hits` count prompt tokens at
-    their first admission. `journal` learns what the prefix cache takes in and gives up. `copies` are pages to be copied, (from, to), before the next step; who copies clears it.
+    `waiting` and `running` are in the order of service. `prefix_queries` and `prefix_hits` count prompt tokens at their first
+    admission. `journal` learns what the prefix cache takes in and gives up. `copies` are pages to be copied, (from, to), before
+    the next step: until they are taken nobody else gets the pages.
     """
 
     def __init__(self, limits: Limits, journal: Journal | None = None) -> None:
@@ -149,14 +150,19 @@ class Scheduler:
                 outputs += self._take(work, answers)
         return outputs
 
+    def take_copies(self) -> list[tuple[int, int]]:
+        """Return the pages to copy before the next step. The pages that are copied may be reused from that step on."""
+        copies, self.copies = self.copies, []
+        self.pool.release([origin for origin, _ in copies])
+        return copies
+
     def check(self) -> None:
         """Raises PageError unless blank + cached + kept + held = total and exactly the running sequences hold pages."""
         self.pool.check()
-        held = {page for sequence in self.running for page in sequence.pages}
+        held = {page for sequence in self.running for page in sequence.pages} | {origin for origin, _ in self.copies}
         if (known := self.pool.total - self.pool.available - self.pool.kept) != len(held):
             raise PageError(f"{known} pages are held, {len(held)} have a sequence")
-        owners = sum(len(sequence.pages) for sequence in self.running)
-        if owners != self.pool.owners:
+        if (owners := len(self.copies) + sum(len(one.pages) for one in self.running)) != self.pool.owners:
             raise PageError(f"the pool counts {self.pool.owners} owners, the sequences hold {owners} pages")
 
     def _take(self, work: Work, answers: tuple[tuple[int, ...], ...]) -> list[TokenOutput]:
@@ -201,7 +207,7 @@ class Scheduler:
         if len(self.running) >= self.limits.max_num_seqs or (computed % size and self.pool.available == 0):
             insort(self.waiting, child, key=_rank)
             return
-        self.pool.hold(parent.pages[:full])
+        self.pool.hold(parent.pages[: -(-computed // size)])  # the last one, if it is not full, until it is copied
         child.pages, child.computed, child.registered = parent.pages[:full], computed, full
         if computed % size:
             child.pages += self.pool.allocate(1)
@@ -338,5 +344,7 @@ class Scheduler:
         sequence.registered = max(sequence.registered, full)
 
     def _release(self, sequence: TokenSequence) -> None:
-        self.pool.release(sequence.pages)
+        dropped = [copy for copy in self.copies if copy[1] in sequence.pages]
+        self.copies = [copy for copy in self.copies if copy not in dropped]
+        self.pool.release([*(origin for origin, _ in dropped), *sequence.pages])
         sequence.pages, sequence.registered, sequence.computed = [], 0, 0

@@ -56,6 +56,35 @@ def test_an_answer_that_ends_with_its_first_token_leaves_the_others() -> None:
     assert {output.index for output in run(scheduler)} == {1}
 
 
+def test_a_page_that_is_copied_for_an_answer_stays_until_it_is_copied() -> None:
+    """Its owner ends with its first token, in the moment in which the pool has no other blank page left."""
+    scheduler = Scheduler(replace(LIMITS, pages=8))
+    scheduler.add(request("w", 12, 1))
+    run(scheduler)  # three pages are cached
+    scheduler.add(replace(request("a", 10, 3), n=2))
+    scheduler.commit(scheduler.schedule(2.0), [((EOS,), (5,))])
+    [(origin, target)] = scheduler.copies
+    scheduler.add(request("b", 12, 1))
+    assert [work.sequence.request_id for work in scheduler.schedule(2.0)] == ["a", "b"]
+    assert origin not in {page for sequence in scheduler.running for page in sequence.pages}
+    assert scheduler.take_copies() == [(origin, target)]
+    scheduler.check()
+    run(scheduler)
+    assert scheduler.pool.available == scheduler.pool.total
+
+
+def test_a_copy_for_an_answer_that_was_given_up_is_not_made() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(replace(request("a", 10, 4), n=3))
+    step(scheduler)
+    kept = scheduler.copies[1]
+    scheduler.abort("a", 1)
+    assert scheduler.copies == [kept]
+    scheduler.abort("a")
+    assert scheduler.take_copies() == []
+    assert scheduler.pool.available == scheduler.pool.total
+
+
 def test_a_deadline_ends_every_answer_wherever_it_is() -> None:
     scheduler = Scheduler(replace(LIMITS, max_num_seqs=1))
     scheduler.add(replace(request("a", 4, 9), deadline=5.0))

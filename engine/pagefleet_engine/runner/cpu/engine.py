@@ -274,11 +274,10 @@ class Engine:
         return loaded.model.forward(tokens, laid_out, loaded.cache, applied, only, tap), laid_out.sampled
 
     def _copy_pages(self) -> None:
-        for origin, target in self._scheduler.copies:
+        for origin, target in self._scheduler.take_copies():
             self.loaded.copy_page(origin, target)
             if self._speculator is not None:
                 self._speculator.copied(origin, target)
-        self._scheduler.copies.clear()
 
     def _forget(self, request_id: str, index: int) -> None:
         if index == 0:

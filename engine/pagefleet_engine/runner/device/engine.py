@@ -250,7 +250,7 @@ class DeviceEngine:
 
     def _described(self, work_items: list[Work], *, chosen_by_host: bool = False) -> DeviceStep:
         scheduler = self._scheduler
-        copies, scheduler.copies = scheduler.copies, []
+        copies = scheduler.take_copies()
         moves, self._moves = [*self._moves, *scheduler.take_moves()], []
         return self._seats.describe(work_items, copies, moves, chosen_by_host)
 
