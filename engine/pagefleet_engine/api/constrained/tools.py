@@ -78,7 +78,8 @@ class Tools:
             many = "*" if self.parallel else "?"
             start = f'start: (head tail){many} TEXT\nhead[lazy]: TEXT "{BEGIN}"\nTEXT: /(.|\\n)*/'
         else:
-            start = "start: calls | TEXT\nTEXT: /([^{](.|\\n)*)?/"
+            # Text is what the parser takes for no call: it looks for one behind spaces and behind a tag.
+            start = "start: SPACES? (calls | TEXT)\nSPACES: /[ \\t\\r\\n]+/\nTEXT: /([^{< \\t\\r\\n](.|\\n)*|<([^|](.|\\n)*)?)?/"
         return Asked(Grammar("grammar", self._lark(style, start, self.tools, loose=True)), "tools")
 
     def schemas(self) -> list[Asked]:

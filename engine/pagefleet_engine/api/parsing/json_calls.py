@@ -11,6 +11,7 @@ from pagefleet_engine.api.parsing.deltas import Delta, Functions, Written, overl
 from pagefleet_engine.api.parsing.json_scan import Scan, read
 
 BEGIN, END, PYTHON = "<tool_call>", "</tool_call>", "<|python_tag|>"
+PREFIX = re.compile(r"[ \t\r\n]*(?:<\|python_tag\|>)?[ \t\r\n]*")  # the grammar of `auto` has the same spaces
 HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
 
 
@@ -67,7 +68,7 @@ class JsonCalls:
         return self._written.take(last)
 
     def _start(self, last: bool) -> bool:
-        prefix = re.match(r"\s*(?:<\|python_tag\|>)?\s*", self._text)
+        prefix = PREFIX.match(self._text)
         size = prefix.end() if prefix else 0
         rest = self._text[size:]
         if not last and (not rest or PYTHON.startswith(rest)):
