@@ -50,7 +50,9 @@ def test_memory_is_given_back_and_answers_stay(level: int, tmp_path: Path) -> No
     assert (model() is None) == (level == 2)
     assert freed > (60 if level == 1 else 110) * MIB, freed / MIB
     assert not served.has_work()
+    assert served.computed != (0, 0), "of the last step of the answers"
     assert served.step(0.0) == []
+    assert served.computed == (0, 0), "metrics count no step of a sleeping engine"
     served.wake()
     assert answers(served, PROMPTS, 8) == before
     assert served.stats().pages_total == 2000

@@ -107,10 +107,10 @@ class Engine:
 
         Where the pass raises, the requests that make it raise end with an error. The others get the same tokens as without them.
         """
+        self._work_items, self._computed = [], (0, 0)
         if self._loaded is None:
             return []
         outputs: list[TokenOutput] = []
-        self._work_items = []
         try:
             self._step(now, outputs)
         except Exception as error:  # No single request raised it: only requests that have not begun can be computed.

@@ -88,10 +88,10 @@ class DeviceEngine:
         raises where nothing can go on: WorkerDied when another rank has ended, the error itself when the device is lost,
         or when other ranks may wait in a collective that this one has left.
         """
+        self._work_items, self._computed = [], (0, 0)
         if self._asleep:
             return []
         outputs: list[TokenOutput] = []
-        self._work_items = []
         try:
             self._stepped(now, outputs)
         except Exception as error:
