@@ -233,6 +233,8 @@ Q = f"{LAYER}0.self_attn.q_proj.lora_"
         (lambda folder: (folder / "adapter_config.json").write_bytes(b"\xff\xfe"), "adapter_config.json cannot be used"),
         (lambda folder: (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}'), "KeyError..r"),
         (settings(r="many"), "adapter_config.json cannot be used"),
+        (settings(r=float("inf")), "adapter_config.json cannot be used: OverflowError"),
+        (lambda folder: (folder / "adapter_config.json").write_text("[" * 100_000), "adapter_config.json cannot be used: Recursion"),
         (settings(r=0), "r must be 1 to 512, not 0"),
         (settings(r=-4), "r must be 1 to 512, not -4"),
         (settings(r=8), r"layer 0, down_proj: lora_A must be \[8, 160\] and lora_B \[96, 8\]"),

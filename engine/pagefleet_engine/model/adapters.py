@@ -89,7 +89,7 @@ def load(folder: Path, model: ModelConfig) -> Adapter[Part]:
     try:
         settings: dict[str, Any] = json.loads((folder / "adapter_config.json").read_text())
         rank, alpha = int(settings["r"]), float(settings.get("lora_alpha", 8))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{folder / 'adapter_config.json'} cannot be used: {error!r}") from error
     for name, allowed in COMPUTED.items():
         if settings.get(name, allowed[0]) not in allowed:
