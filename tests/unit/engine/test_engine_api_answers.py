@@ -9,6 +9,8 @@ from pagefleet_engine.api.answers.answer import Answer, Piece, Scored
 from pagefleet_engine.api.answers.text import TextStream
 from pagefleet_engine.api.parsing.deltas import Functions
 from pagefleet_engine.api.parsing.json_calls import JsonCalls
+from pagefleet_engine.api.parsing.reasoning import Reasoning
+from pagefleet_engine.api.parsing.registry import Dialect, Style
 from pagefleet_engine.core.requests import TokenLogprobs, TokenOutput
 
 EOS = 0
@@ -90,6 +92,18 @@ def test_calls_are_found_and_change_why_it_ended() -> None:
     assert "".join(delta.content for delta in deltas) == "say"
     assert [delta.name for delta in deltas if delta.name] == ["f"]
     assert pieces[-1].finish == answer.finish == "tool_calls"
+
+
+@pytest.mark.parametrize("rest", ["", " 4", "\n\n4"])
+def test_tokens_of_reasoning_that_bring_no_text_yet_are_counted(rest: str) -> None:
+    """Spaces are held back, and a character of several tokens comes with the last of them."""
+    thought = "<think>\n\nd\u00e9j\u00e0 \n\n\n\nvu"
+    parser = Dialect(Style.HERMES, Reasoning.QWEN3).parser(None, None, forced=False)
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, parser=parser)
+    for byte in f"{thought}</think>{rest}".encode():
+        answer.take(output(bytes([byte])))
+    answer.take(output(b"", "length"))
+    assert answer.reasoning == len(thought.encode()) + (0 if rest else len("</think>"))
 
 
 def test_a_deadline_is_no_call() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from pagefleet_engine.api.answers.text import TextStream
@@ -43,8 +43,9 @@ class Answer:
     def __init__(self, text: TextStream, silent: Set[int], *, parser: Parser | None = None, mute: bool = False) -> None:
         self._text, self._silent, self._parser, self._mute = text, silent, parser, mute
         self._pending: list[Scored] = []
+        self._thinks, self._unplaced = False, 0  # tokens whose text has not come: they go with the next text
         self.finish: str | None = None
-        self.tokens = 0
+        self.tokens = self.reasoning = 0
         self.logprob = 0.0
         """Sum of the tokens' log probabilities where the engine sends them."""
 
@@ -64,6 +65,7 @@ class Answer:
         if self._mute:
             self.finish = output.finish_reason or Finish.LENGTH.value
             return Piece(finish=self.finish)
+        before = self.tokens
         fresh = "".join(self._feed(output, at) for at in range(len(output.token_ids)) if not self._text.stopped)
         if output.finish_reason is not None and not self._text.stopped:
             fresh += self._text.finish()
@@ -77,7 +79,16 @@ class Answer:
             deltas += self._parser.finish()
             # An answer cut by its limit stays `length`: its last call may not be whole.
             self.finish = "tool_calls" if self._parser.calls and ended == Finish.STOP else ended
+        self._place(deltas, self.tokens - before)
         return Piece(fresh, tuple(deltas), scored, self.finish)
+
+    def _place(self, deltas: Sequence[Delta], tokens: int) -> None:
+        """Count the tokens that brought `deltas`, and those before them that brought none: as reasoning, or as what follows it."""
+        self._unplaced += tokens
+        if deltas[0].reasoning if deltas else self._thinks and self.finish is not None:
+            self.reasoning += self._unplaced
+        if deltas:
+            self._thinks, self._unplaced = bool(deltas[-1].reasoning), 0
 
     def _feed(self, output: TokenOutput, at: int) -> str:
         token = output.token_ids[at]

@@ -153,11 +153,11 @@ class Generation:
         if place not in self._begun:
             self._begun.add(place)
             self.usage.cached += output.cached_tokens
-        before = self.answers[at].tokens
-        piece = self.answers[at].take(output)
-        tokens = self.answers[at].tokens - before
-        self.usage.completion += tokens
-        self.usage.reasoning += tokens if piece.deltas and piece.deltas[0].reasoning else 0
+        answer = self.answers[at]
+        tokens, reasoning = answer.tokens, answer.reasoning
+        piece = answer.take(output)
+        self.usage.completion += answer.tokens - tokens
+        self.usage.reasoning += answer.reasoning - reasoning
         return piece
 
     def _answer(self, request: EngineRequest) -> Answer:
