@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
+from operator import attrgetter
 
 from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_hash
 from pagefleet_engine.core.kv_events import Journal
@@ -21,9 +22,7 @@ from pagefleet_engine.core.requests import Batching, EngineRequest, Finish, Toke
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Results, Work, ended, output_of
 
-
-def _rank(sequence: TokenSequence) -> tuple[int, int, int]:
-    return sequence.rank
+_rank = attrgetter("rank")
 
 
 class Scheduler:
@@ -124,7 +123,7 @@ class Scheduler:
                 work_items.append(Work(sequence, sequence.computed, count, drafts))
                 budget -= count
         # Victims come last in the order of service, so none of them has work in this step yet.
-        if self.preemptions == before and self._admits():
+        if self.preemptions == before and (self.limits.batching is Batching.CONTINUOUS or not self.running):
             work_items += self._admit(budget, now)
         return work_items
 
@@ -171,15 +170,14 @@ class Scheduler:
         sequence.computed += work.count - work.drafts + len(answers[0]) - 1
         self.drafted += work.drafts
         self.accepted += len(answers[0]) - 1
-        children = [sequence.fork(index, tokens[0]) for index, tokens in enumerate(answers) if index > 0]
+        children = [sequence.fork(index) for index in range(1, len(answers))]
         outputs = [self._append(sequence, answers[0], first)]
-        for child in children:
-            if (finish := self._ending(child)) is not None:
-                outputs.append(output_of(child, (child.tokens[-1],), finish, first))
-                continue
-            outputs.append(output_of(child, (child.tokens[-1],), None, first))
-            self._by_id[child.request_id] = [*self._by_id.get(child.request_id, []), child]
-            self._seat(child, sequence)
+        for child, (token,) in zip(children, answers[1:], strict=True):
+            finish = child.append(token, self.limits.eos_token_ids, self.limits.max_model_len)
+            outputs.append(output_of(child, (token,), finish, first))
+            if finish is None:
+                self._by_id[child.request_id] = [*self._by_id.get(child.request_id, []), child]
+                self._seat(child, sequence)
         if outputs[0].finish_reason is not None:
             self._remove(sequence)
         return outputs
@@ -195,10 +193,6 @@ class Scheduler:
         sequence.computed = min(sequence.computed, len(sequence.tokens))
         self._register(sequence)
         return output_of(sequence, tokens[:taken], finish, first)
-
-    def _ending(self, child: TokenSequence) -> Finish | None:
-        token = child.tokens.pop()
-        return child.append(token, self.limits.eos_token_ids, self.limits.max_model_len)
 
     def _seat(self, child: TokenSequence, parent: TokenSequence) -> None:
         """Let a new answer run on its parent's pages, or wait where there is no seat or page for it."""
@@ -241,29 +235,35 @@ class Scheduler:
         drafts = max(0, min(len(sequence.draft), allowed - 1, room))
         return 1 + drafts, drafts
 
-    def _admits(self) -> bool:
-        return self.limits.batching is Batching.CONTINUOUS or not self.running
-
     def _make_seat(self) -> None:
-        """Preempt the last running sequence when all seats are taken and a sequence of a higher priority waits."""
-        if self.waiting and len(self.running) >= self.limits.max_num_seqs:
-            last = self.running[-1]
-            if self.waiting[0].request.priority > last.request.priority:
+        """Preempt the last running sequence when all seats are taken and one of a higher priority waits for nothing but a seat."""
+        if len(self.running) < self.limits.max_num_seqs:
+            return
+        last, coming = self.running[-1], {digest for one in self.running[:-1] for digest in one.unregistered}
+        for sequence in self.waiting:
+            if sequence.request.priority <= last.request.priority:
+                return
+            if not self._waits_for_page(sequence, coming):
+                self._release(sequence)
                 self._preempt(last)
                 self.preemptions += 1
+                return
+
+    def _waits_for_page(self, sequence: TokenSequence, coming: set[bytes]) -> bool:
+        """Hold a waiting sequence's prefix, unless the page that it needs next is coming: in a few steps that costs nothing."""
+        self._hold_prefix(sequence)
+        if waits := not coming.isdisjoint(sequence.unregistered[:1]):
+            self._release(sequence)
+        return waits
 
     def _admit(self, budget: int, now: float) -> list[Work]:
         work_items = []
         # A static batch is complete from its start. A sequence without budget in this step gets it in the next ones.
         static = self.limits.batching is Batching.STATIC
-        coming = {digest for sequence in self.running for digest in sequence.unregistered}
-        place = 0
+        coming, place = {digest for one in self.running for digest in one.unregistered if not static}, 0
         while place < len(self.waiting) and (budget > 0 or static) and len(self.running) < self.limits.max_num_seqs:
             sequence = self.waiting[place]
-            self._hold_prefix(sequence)
-            if not static and coming and not coming.isdisjoint(sequence.unregistered[:1]):
-                # A running sequence is computing the page that it needs next. In a few steps the page costs nothing.
-                self._release(sequence)
+            if self._waits_for_page(sequence, coming):
                 place += 1
                 continue
             count = min(sequence.pending, self.limits.most_of(len(sequence.tokens)), budget)
@@ -274,7 +274,7 @@ class Scheduler:
             del self.waiting[place]
             insort(self.running, sequence, key=_rank)
             sequence.runs = True
-            coming.update(sequence.unregistered)
+            coming.update(() if static else sequence.unregistered)
             self._count_admission(sequence, now)
             if count:
                 work_items.append(Work(sequence, sequence.computed, count))

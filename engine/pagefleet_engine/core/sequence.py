@@ -76,9 +76,9 @@ class TokenSequence:
             return Finish.LENGTH
         return None
 
-    def fork(self, index: int, token: int) -> TokenSequence:
-        """Another answer to the same prompt, whose first token is `token`. Shares nothing that can change; no pages."""
+    def fork(self, index: int) -> TokenSequence:
+        """Another answer to the same prompt, without its first token. Shares nothing that can change; no pages."""
         return TokenSequence(
-            self.request, self.number, self.root, [*self.request.prompt_token_ids, token], index,
+            self.request, self.number, self.root, list(self.request.prompt_token_ids), index,
             hashes=self.hashes[:], cached_tokens=self.cached_tokens, first_scheduled=self.first_scheduled,
         )  # fmt: skip

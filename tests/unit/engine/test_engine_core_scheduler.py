@@ -205,6 +205,25 @@ def test_a_higher_priority_takes_a_seat() -> None:
     assert [output.request_id for output in run(scheduler) if output.finish_reason] == ["a", "b"]
 
 
+def test_a_higher_priority_that_waits_for_a_page_takes_no_seat() -> None:
+    """The page is being computed, so nobody would get the seat but who has just lost it: in every step of a long document."""
+    scheduler = Scheduler(replace(LIMITS, max_num_seqs=2, max_chunk_tokens=8))
+    scheduler.add(request("l", 4, 60))
+    step(scheduler)
+    for name in ("a", "b"):
+        scheduler.add(request(name, 80, 2, first=10, priority=1))
+    for _ in range(10):
+        assert step(scheduler)[0] == {"a": 8, "l": 1}
+    assert scheduler.preemptions == 0
+    assert step(scheduler)[0] == {"a": 1, "b": 4}
+    assert scheduler.preemptions == 1
+    scheduler = Scheduler(replace(LIMITS, max_num_seqs=1, max_chunk_tokens=8))
+    scheduler.add(request("l", 80, 2, first=10))
+    step(scheduler)
+    scheduler.add(request("a", 80, 2, first=10, priority=1))  # the page comes from who loses the seat
+    assert step(scheduler)[0] == {"a": 8}
+
+
 def test_prefixes_are_shared_within_one_salt_and_scope_only() -> None:
     scheduler = Scheduler(LIMITS)
     for name, salt, scope, hit in (
