@@ -157,14 +157,17 @@ def test_the_tokens_before_an_answer_do_not_count_as_its_own() -> None:
     assert text.stopped
 
 
-def fast(decoder):
-    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁Hello": 3, "▁world": 4, "!": 5}
-    f = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
-    f.decoder = decoder
-    f.add_special_tokens([AddedToken(t, special=True) for t in ("<s>", "</s>")])
-    return f
+def words_of(decoder: decoders.Decoder, *pieces: str) -> Words:
+    """Return a tokenizer with <unk>, <s>, </s> and then these pieces."""
+    fast = Tokenizer(
+        models.BPE({text: index for index, text in enumerate(("<unk>", *ENDS, *pieces))}, [], unk_token="<unk>")
+    )
+    fast.decoder = decoder
+    fast.add_special_tokens([AddedToken(text, special=True) for text in ENDS])
+    return Words(fast, (2,), ChatTemplates({}, {}))
 
 
+ENDS = ("<s>", "</s>")
 LLAMA = decoders.Sequence([
     decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
 ])  # fmt: skip
@@ -173,10 +176,28 @@ LLAMA = decoders.Sequence([
 @pytest.mark.parametrize("decoder", [LLAMA, decoders.Metaspace()])
 @pytest.mark.parametrize("ids", [[3, 2, 4, 5], [3, 1, 2, 4], [2, 3, 4], [3, 4, 2, 4, 3]])
 def test_a_hidden_token_takes_no_space_away(decoder: decoders.Decoder, ids: list[int]) -> None:
-    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁Hello": 3, "▁world": 4, "!": 5}
-    fast = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
-    fast.decoder = decoder
-    fast.add_special_tokens([AddedToken(text, special=True) for text in ("<s>", "</s>")])
-    words = Words(fast, (2,), ChatTemplates({}, {}))
+    words = words_of(decoder, "▁Hello", "▁world", "!")
     text = TextStream(partial(words.decode, skip_special_tokens=True), words.token_bytes, ())
     assert "".join(text.feed([one]) for one in ids) + text.finish() == words.decode(ids)
+
+
+GEMMA = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+@pytest.mark.parametrize("decoder", [LLAMA, GEMMA, decoders.Metaspace(), decoders.Metaspace(prepend_scheme="never")])
+@pytest.mark.parametrize("seed", range(5))
+def test_an_answer_is_what_it_adds_to_its_prompt(decoder: decoders.Decoder, seed: int) -> None:
+    """Spaces of all kinds, characters of several byte tokens, and hidden tokens, in the prompt's end and in the answer."""
+    words, draw = words_of(decoder, *BYTES, "▁", "▁▁", "▁a", "▁b", "a", "中", "\n", "."), random.Random(seed)
+    characters = [[3 + byte for byte in character.encode()] for character in "Ω한☃😀"]
+    singles = [[token] for token in range(words.vocab_size) if not 3 <= token < 3 + 256]
+    fallback = not isinstance(decoder, decoders.Metaspace)  # which knows no byte tokens
+    for _ in range(300):
+        parts = [draw.choice(characters if fallback and draw.random() < 0.4 else singles) for _ in range(12)]
+        at = draw.randrange(12)
+        prompt = [token for part in parts[:at] for token in part]
+        answer = [token for part in parts[at:] for token in part]
+        text = TextStream(words.decode, words.token_bytes, (), before=prompt[-8:])
+        written = "".join(text.feed([token]) for token in answer) + text.finish()
+        assert words.decode(prompt) + written == words.decode(prompt + answer), (prompt, answer)

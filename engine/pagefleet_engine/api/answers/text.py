@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import dropwhile
 
 Decode = Callable[[Sequence[int]], str]
 TokenBytes = Callable[[int], bytes]
 MAX_CUT = 3  # bytes of a character that is not complete
+MAX_HIDDEN = 8  # tokens that are stored although they have brought no text yet
 
 
 class TextStream:
@@ -27,7 +29,7 @@ class TextStream:
     ) -> None:
         self._decode, self._token_bytes = decode, token_bytes
         self._stops, self._include, self._unstoppable = stops, include_stop, unstoppable
-        self._ids = [] if is_cut(b"".join(map(token_bytes, before[-MAX_CUT:]))[-MAX_CUT:]) else list(before)
+        self._ids = [] if is_cut(b"".join(map(token_bytes, before[-MAX_CUT:]))[-MAX_CUT:]) else self._whole(before)
         # ids[context:read] are decoded and returned, the others are not yet
         self._context, self._read = 0, len(self._ids)
         self._fed = 0
@@ -50,8 +52,10 @@ class TextStream:
         if not self._cut():
             before = self._decode(self._ids[self._context : self._read])
             after = self._decode(self._ids[self._context :])
-            if before and after == before:
+            if after == before and (before or self._read - self._context >= MAX_HIDDEN):
                 del self._ids[self._read :]  # without a text: the next token goes on with the text before them
+            elif after == before:
+                self._read = len(self._ids)  # a space that begins a text has none, before the next token it has one
             elif len(after) >= len(before):
                 self._held += after[len(before) :]
                 self._context, self._read = self._read, len(self._ids)
@@ -68,6 +72,11 @@ class TextStream:
         if not self.stopped:
             text += self._give(len(self._held))
         return text
+
+    def _whole(self, ids: Sequence[int]) -> list[int]:
+        """Leave out first tokens that begin within a character: bytes of a part spoil those of all that follow them, if a tokenizer
+        decodes them together."""
+        return list(dropwhile(lambda token: b"\x80" <= self._token_bytes(token)[:1] < b"\xc0", ids))
 
     def _cut(self) -> bool:
         """Whether the last character's bytes are not complete. U+FFFD at the end of the text does not show it: a model may
