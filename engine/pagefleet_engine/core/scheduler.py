@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
+from itertools import takewhile
 from operator import attrgetter
 
 from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_hash
@@ -73,11 +74,7 @@ class Scheduler:
         """End the requests whose deadline has passed, and the pins. `now` is seconds of the clock of the requests' arrival."""
         for name in self.pool.pins.late(now):
             self.pool.unpin(name)
-        late = [
-            sequence
-            for sequence in (*self.running, *self.waiting)
-            if sequence.request.deadline is not None and sequence.request.deadline <= now
-        ]
+        late = [sequence for sequence in (*self.running, *self.waiting) if sequence.late(now)]
         outputs = []
         for sequence in late:
             outputs += self._end(sequence, Finish.DEADLINE)
@@ -251,10 +248,13 @@ class Scheduler:
 
     def _waits_for_page(self, sequence: TokenSequence, coming: set[bytes]) -> bool:
         """Hold a waiting sequence's prefix, unless the page that it needs next is coming: in a few steps that costs nothing."""
-        self._hold_prefix(sequence)
-        if waits := not coming.isdisjoint(sequence.unregistered[:1]):
-            self._release(sequence)
-        return waits
+        if sequence.awaited not in coming or self.pool.find([sequence.awaited]):
+            self._hold_prefix(sequence)
+            awaited = list(takewhile(coming.__contains__, sequence.unregistered))
+            sequence.awaited = awaited[-1] if awaited else b""
+            if awaited:
+                self._release(sequence)
+        return sequence.awaited in coming
 
     def _admit(self, budget: int, now: float) -> list[Work]:
         work_items = []

@@ -13,8 +13,8 @@ class TokenSequence:
 
     `number` counts requests as they came, `index` the answers of one. `root` is what the first page's hash is chained
     to. `hashes` are those of the full pages of `tokens`, as far as they were needed; they outlive a preemption. The
-    first `registered` of them are known to the pool. `draft` are draft tokens that may follow. `closing`: its last token is
-    on its way, and nothing more is to be computed.
+    first `registered` of them are known to the pool; `awaited` is the last one that another sequence computes for this one.
+    `draft` are draft tokens that may follow. `closing`: its last token is on its way, and nothing more is to be computed.
     """
 
     request: EngineRequest
@@ -26,6 +26,7 @@ class TokenSequence:
     pages: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
     registered: int = 0
+    awaited: bytes = b""
     cached_tokens: int = 0
     first_scheduled: float | None = None
     runs: bool = False
@@ -53,6 +54,10 @@ class TokenSequence:
     def pending(self) -> int:
         """Tokens whose keys and values are still to be computed."""
         return len(self.tokens) - self.computed
+
+    def late(self, now: float) -> bool:
+        """Whether its request's deadline has passed."""
+        return self.request.deadline is not None and self.request.deadline <= now
 
     @property
     def unregistered(self) -> list[bytes]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 from support.engine.scheduler_steps import EOS, LIMITS, request, results, run, step
 
-from pagefleet_engine.core.requests import Batching, Policy, SamplingParams, TokenOutput
+from pagefleet_engine.core.requests import Batching, EngineRequest, Policy, SamplingParams, TokenOutput
 from pagefleet_engine.core.scheduler import Scheduler
 
 
@@ -96,6 +97,30 @@ def test_who_needs_a_page_that_is_being_computed_waits_for_it() -> None:
     step(scheduler)
     scheduler.abort("d")
     assert step(scheduler)[0] == {"e": 8}
+
+
+def test_many_that_wait_for_the_pages_of_one_document_cost_no_time() -> None:
+    """They are looked at again when its last common page is there, or does not come any more. The bound is for a busy machine: it took
+    ten times as long."""
+    scheduler = Scheduler(
+        replace(
+            LIMITS, pages=4000, max_num_seqs=99, max_num_batched_tokens=999, max_chunk_tokens=400, max_model_len=9999
+        )
+    )
+    document = tuple(range(900)) * 10
+    for index in range(150):
+        scheduler.add(EngineRequest(str(index), (*document, index, index), SamplingParams(1), 1.0))
+    for _ in range(13):
+        step(scheduler)
+    times = []
+    for _ in range(7):
+        before = time.thread_time()
+        assert step(scheduler)[0] == {"0": 400}
+        times.append(time.thread_time() - before)
+    assert sorted(times)[3] < 0.02, times
+    scheduler.abort("0")
+    assert step(scheduler)[0] == {"1": 400}
+    assert scheduler.running[0].cached_tokens == 8000
 
 
 def test_waiting_for_pages_is_not_counted_as_prefix_queries() -> None:
