@@ -40,6 +40,23 @@ def test_a_pinned_prompt_outlives_what_evicts_everything_else(offload: int, tmp_
     assert served.next_end() is None
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_engine_sleeps_whose_last_step_is_on_its_way_for_nobody(level: int, tmp_path: Path) -> None:
+    """A client that leaves has no request open any more, but a step for it may be under way."""
+    uri, reference = saved(tmp_path)
+    served = device_engine(uri)
+    served.add(ask("a", DOCUMENT, 9))
+    served.step(0.0)
+    with pytest.raises(ValueError, match="requests are open"):
+        served.sleep(level)
+    served.abort("a")
+    assert served.has_work()
+    served.sleep(level)
+    assert not served.has_work()
+    served.wake()
+    assert_greedy(reference, DOCUMENT, finish(served, [ask("again", DOCUMENT, 3)])["again", 0])
+
+
 def test_a_sleeping_engine_pins_nothing_and_has_forgotten_its_pins(tmp_path: Path) -> None:
     served = device_engine(saved(tmp_path)[0], num_pages=20, max_model_len=128)
     served.pin(Pin(1, "p", tuple(DOCUMENT), None, "", 300.0))

@@ -163,8 +163,9 @@ class DeviceEngine:
 
     def sleep(self, level: int) -> None:
         """Give the KV pages back, and with level 2 the weights too. Raises ValueError when requests are open."""
-        if self.has_work():
+        if self._scheduler.running or self._scheduler.waiting:
             raise ValueError("requests are open")
+        self._settle()  # a step may be on its way for answers that were given up
         self._scheduler.expire(math.inf)  # the pins go with their pages
         self._asleep = True
         if self._journal is not None:
