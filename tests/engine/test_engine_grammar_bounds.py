@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import resource
+import signal
+import struct
+import termios
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,7 +20,7 @@ import pytest
 from pagefleet_engine.core.requests import Grammar
 from pagefleet_engine.model.text import tokenizer
 from pagefleet_engine.model.text.grammar import Compiler
-from pagefleet_engine.model.text.grammar_check import Checker
+from pagefleet_engine.model.text.grammar_check import Checker, Unchecked
 from pagefleet_engine.runner.common.grammar import Grammars
 
 
@@ -111,6 +116,24 @@ def test_the_checking_process_is_ended_at_its_budget_and_replaced(checker: Check
         checker.check(hostile)
     assert time.monotonic() - began < 5
     checker.check(schema({"type": "string", "title": str(began)}))
+
+
+def test_a_grammar_whose_check_was_killed_is_checked_again(words: tokenizer.Tokenizer) -> None:
+    """A process that others stop or kill says nothing about the grammar."""
+    checker = Checker(words.backend.to_str(), words.vocab_size, words.eos_token_ids)
+    checker.warm_up()
+    process = checker._process
+    assert process is not None and process.stdin is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(checker.check, Grammar("regex", "[a-z]+"))
+        while not struct.unpack("i", fcntl.ioctl(process.stdin, termios.FIONREAD, b"    "))[0]:
+            pass
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(Unchecked, match="could not be checked in time"):
+            asked.result()
+    checker.check(Grammar("regex", "[a-z]+"))
+    checker.close()
 
 
 def test_the_budget_is_processor_time(words: tokenizer.Tokenizer, checker: Checker) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pagefleet_engine.api.base.errors import ApiError, invalid
 from pagefleet_engine.api.constrained.formats import Asked
-from pagefleet_engine.model.text.grammar_check import Checker
+from pagefleet_engine.model.text.grammar_check import Checker, Unchecked
 from pagefleet_engine.model.text.tokenizer import Tokenizer
 
 MAX_PENDING = 32
@@ -24,7 +24,7 @@ class Grammars:
         self._pending = 0
 
     async def check(self, asked: Sequence[Asked]) -> None:
-        """Raises ApiError: 400 that names the field of what does not compile, 429 when too many checks wait."""
+        """Raises ApiError: 400 that names the field of what does not compile, 429 when too many checks wait or one takes too long."""
         if self._pending >= MAX_PENDING:
             raise ApiError(429, "too many grammars wait to be checked", code="queue_full", retry_after=2)
         self._pending += 1
@@ -32,6 +32,8 @@ class Grammars:
             for one in asked:
                 try:
                     await asyncio.get_running_loop().run_in_executor(self._thread, self._check, one)
+                except Unchecked as error:
+                    raise ApiError(429, str(error), param=one.param, code="queue_full", retry_after=2) from error
                 except ValueError as error:
                     raise invalid(one.param, f"{one.param}: {error}"[:500], "invalid_grammar") from error
         finally:

@@ -29,6 +29,10 @@ class _Spec(NamedTuple):
     text: str
 
 
+class Unchecked(Exception):
+    """The process that checks was too slow, on a node that has no time for it, or was killed: the grammar may be good."""
+
+
 class Checker:
     """Grammars checked for the model of `vocabulary`. Thread-safe, one check at a time; the arguments are Compiler's."""
 
@@ -47,7 +51,9 @@ class Checker:
         self._cached, self._lock = cached, Lock()
 
     def check(self, spec: GrammarSpec) -> None:
-        """Check a grammar: blocks for milliseconds, WALL_SECONDS at most. Raises ValueError with a message for the client."""
+        """Check a grammar: blocks for milliseconds, WALL_SECONDS at most. Raises ValueError with a message for the client, and
+        Unchecked, which is not remembered, when that says nothing about the grammar.
+        """
         key = (spec.kind, spec.text)
         with self._lock:
             if key not in self._known:
@@ -69,7 +75,7 @@ class Checker:
             self._end()
 
     def _ask(self, spec: GrammarSpec) -> str | None:
-        """The error, or None when the grammar is good. Raises RuntimeError when no process comes up."""
+        """The error, or None when the grammar is good. Raises Unchecked, RuntimeError when no process comes up."""
         if self._process is None or self._process.poll() is not None:
             self._end()
             self._process = subprocess.Popen(
@@ -83,7 +89,10 @@ class Checker:
                 raise RuntimeError("the process that checks grammars did not start")
         answer = _exchange(self._process, json.dumps([spec.kind, spec.text]), WALL_SECONDS)
         if answer is None:
+            by_itself = _ended_by_itself(self._process)
             self._end()
+            if not by_itself:
+                raise Unchecked("the grammar could not be checked in time; send it again")
             return self._budget
         error: str | None = json.loads(answer)
         return error
@@ -108,6 +117,14 @@ def _exchange(process: subprocess.Popen[bytes], line: str, seconds: float) -> by
         return process.stdout.readline() or None if poll.poll(seconds * 1000) else None
     except OSError:
         return None
+
+
+def _ended_by_itself(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process that does not answer has ended at a limit of its own."""
+    try:
+        return process.wait(1) != -signal.SIGKILL
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def main() -> None:
