@@ -20,7 +20,7 @@ from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_
 from pagefleet_engine.core.kv_events import Journal
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineRequest, Finish, TokenOutput
-from pagefleet_engine.core.sequence import TokenSequence
+from pagefleet_engine.core.sequence import TokenSequence, pages_to_come
 from pagefleet_engine.core.work import Results, Work, ended, output_of
 
 _rank = attrgetter("rank")
@@ -236,31 +236,31 @@ class Scheduler:
         """Preempt the last running sequence when all seats are taken and one of a higher priority waits for nothing but a seat."""
         if len(self.running) < self.limits.max_num_seqs:
             return
-        last, coming = self.running[-1], {digest for one in self.running[:-1] for digest in one.unregistered}
-        for sequence in self.waiting:
-            if sequence.request.priority <= last.request.priority:
-                return
+        last, coming = self.running[-1], pages_to_come(self.running)
+        for sequence in takewhile(lambda one: one.request.priority > last.request.priority, self.waiting):
             if not self._waits_for_page(sequence, coming):
                 self._release(sequence)
                 self._preempt(last)
                 self.preemptions += 1
                 return
 
-    def _waits_for_page(self, sequence: TokenSequence, coming: set[bytes]) -> bool:
-        """Hold a waiting sequence's prefix, unless the page that it needs next is coming: in a few steps that costs nothing."""
-        if sequence.awaited not in coming or self.pool.find([sequence.awaited]):
-            self._hold_prefix(sequence)
-            awaited = list(takewhile(coming.__contains__, sequence.unregistered))
-            sequence.awaited = awaited[-1] if awaited else b""
-            if awaited:
-                self._release(sequence)
-        return sequence.awaited in coming
+    def _waits_for_page(self, sequence: TokenSequence, coming: dict[bytes, int]) -> bool:
+        """Hold a waiting sequence's prefix, unless the page that it needs next comes from no lower a priority: soon that costs nothing."""
+        least = sequence.request.priority
+        if coming.get(sequence.awaited, least - 1) >= least and not self.pool.find([sequence.awaited]):
+            return True
+        self._hold_prefix(sequence)
+        awaited = list(takewhile(lambda digest: coming.get(digest, least - 1) >= least, sequence.unregistered))
+        sequence.awaited = awaited[-1] if awaited else b""
+        if awaited:
+            self._release(sequence)
+        return bool(awaited)
 
     def _admit(self, budget: int, now: float) -> list[Work]:
         work_items = []
         # A static batch is complete from its start. A sequence without budget in this step gets it in the next ones.
         static = self.limits.batching is Batching.STATIC
-        coming, place = {digest for one in self.running for digest in one.unregistered if not static}, 0
+        coming, place = {} if static else pages_to_come(self.running), 0
         while place < len(self.waiting) and (budget > 0 or static) and len(self.running) < self.limits.max_num_seqs:
             sequence = self.waiting[place]
             if self._waits_for_page(sequence, coming):
@@ -274,7 +274,7 @@ class Scheduler:
             del self.waiting[place]
             insort(self.running, sequence, key=_rank)
             sequence.runs = True
-            coming.update(() if static else sequence.unregistered)
+            coming |= {} if static else dict.fromkeys(sequence.unregistered, sequence.request.priority)
             self._count_admission(sequence, now)
             if count:
                 work_items.append(Work(sequence, sequence.computed, count))

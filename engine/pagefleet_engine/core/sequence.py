@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pagefleet_engine.core.requests import EngineRequest, Finish
@@ -87,3 +88,9 @@ class TokenSequence:
             self.request, self.number, self.root, list(self.request.prompt_token_ids), index,
             hashes=self.hashes[:], cached_tokens=self.cached_tokens, first_scheduled=self.first_scheduled,
         )  # fmt: skip
+
+
+def pages_to_come(running: Sequence[TokenSequence]) -> dict[bytes, int]:
+    """Return the hashes of the pages that these are computing and that nobody can find yet, each with the highest priority that computes
+    it. `running` is in the order of service."""
+    return {digest: one.request.priority for one in reversed(running) for digest in one.unregistered}

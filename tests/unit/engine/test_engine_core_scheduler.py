@@ -249,6 +249,19 @@ def test_a_higher_priority_that_waits_for_a_page_takes_no_seat() -> None:
     assert step(scheduler)[0] == {"a": 8}
 
 
+def test_nobody_waits_for_the_pages_of_a_lower_priority() -> None:
+    """It may get one token a step beside others of the higher one, who would overtake."""
+    scheduler = Scheduler(replace(LIMITS, max_num_batched_tokens=9, max_chunk_tokens=4))
+    scheduler.add(request("l", 80, 2, first=10))
+    step(scheduler)
+    scheduler.add(request("a", 80, 2, first=10, priority=1))
+    scheduler.add(request("b", 80, 2, first=10, priority=1))
+    for name in ("c", "d"):
+        scheduler.add(request(name, 80, 2, priority=1))
+    assert step(scheduler)[0] == {"l": 4, "a": 4, "c": 1}
+    assert step(scheduler)[0] == {"a": 4, "c": 4, "l": 1}
+
+
 def test_prefixes_are_shared_within_one_salt_and_scope_only() -> None:
     scheduler = Scheduler(LIMITS)
     for name, salt, scope, hit in (
