@@ -174,6 +174,7 @@ class Gatherer:
                 (namespace, name), _revisions(workloads, pods, pod_readings, spare_readings), time.time()
             ),
             slices=slices,
+            earlier=self._windows.earlier(namespace, name) if judged else {},
             gateway_api=await self._read_gateway_api(namespace, name, metadata.get("resourceVersion", ""))
             if routed
             else None,

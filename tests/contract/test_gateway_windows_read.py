@@ -21,7 +21,7 @@ from pagefleet_operator.domain.analysis.verdict import Outcome as Judged
 from pagefleet_operator.domain.analysis.verdict import Verdict
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
-from pagefleet_operator.metrics.gateway_windows import MAX_SKEW_SECONDS, GatewayWindows
+from pagefleet_operator.metrics.gateway_windows import MAX_SKEW_SECONDS, MAX_SLICES, GatewayWindows
 
 OLD_SECONDS, NEW_SECONDS = 120, 480  # before the canary, and with it
 SKEWS = [
@@ -101,6 +101,29 @@ async def test_an_operator_s_clock_that_jumps_takes_the_new_slices_along(gateway
             assert shown is not None
             recent = [piece for piece in shown if abs(piece.start - gateways.now - ahead) < 20.0]
             assert len(recent) >= 8, "the guard judges slices since a time by the operator's clock"
+
+
+async def test_requests_count_when_their_slices_are_retained_no_longer(gateways: Gateways) -> None:
+    """A step that asks for the requests of hours ends, although a busy service's slices fill the memory in minutes."""
+    async with aiohttp.ClientSession() as session:
+        read, sent, shown = GatewayWindows(session, lambda: gateways.now), 0, None
+        for _ in range(MAX_SLICES // 200 + 10):
+            gateways.now += 2.0
+            for address in ADDRESSES:
+                for stratum in range(100):
+                    outcome = Outcome(Group(*KEY, "c", f"s{stratum}"), End.ANSWERED, 0.1, e2e=0.1)
+                    gateways.windows[address].record_end(outcome, gateways.now)
+                    sent += 1
+            shown = await read.read(list(ADDRESSES), *KEY, judged=True)
+        assert shown is not None and len(shown) < sent - 2000
+        observation = Observation(*KEY, "uid", 1, {}, Status(), slices=shown, earlier=read.earlier(*KEY))
+        counted = [
+            sources.count_requests(observation, GUARD, "c", since, mirrored=False) for since in (BEGIN, BEGIN + 61)
+        ]
+        assert counted[0] == sent - 200, "all but those of the open slice"
+        assert sent - 200 * 62 <= counted[1] <= sent - 200 * 30
+        await read.read(list(ADDRESSES), *KEY, judged=False)
+        assert not read.earlier(*KEY), "the next rollout counts its own"
 
 
 async def two_gateways_read(gateways: Gateways, slow: str, factor: float) -> tuple[tuple[Slice, ...], float]:

@@ -15,6 +15,7 @@ import logging
 import math
 import time
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -55,6 +56,7 @@ PAST_SECONDS = reference.RETAINED_SECONDS + 60.0  # before a rollout, whose load
 PAST_READS = 3  # so often they are requested again before they are given up
 REMIND_SECONDS = 60.0  # between two log lines that say the same of a gateway
 MAX_SKEW_SECONDS = 5.0  # between the clocks of a gateway and of the operator
+MAX_AHEAD_SECONDS = 60.0  # of a slice to the operator's clock
 log = logging.getLogger(__name__)
 
 
@@ -71,6 +73,14 @@ def judged_by(known: list[Slice]) -> list[Slice]:
     gone = bisect_left(known, latest - RETAINED_SECONDS, key=START)
     left = known[gone:] if gone else known
     return left[-TRIMMED_SLICES:] if len(left) > MAX_SLICES else left
+
+
+def _count_requests(total: dict[str, Counter[float]], gone: Sequence[Slice]) -> None:
+    """Add the requests of slices that are dropped, by revision and the start of their minute."""
+    for piece in gone:
+        if piece.requests:
+            minutes = total.setdefault(piece.revision, Counter())
+            minutes[piece.start // 60 * 60] += piece.requests - piece.retried
 
 
 def _newest(known: list[Slice], buckets: int) -> list[Slice]:
@@ -125,6 +135,7 @@ class GatewayWindows:
         self._attained: dict[ServiceKey, Attainment] = {}
         self._loads: dict[ServiceKey, ServiceLoad] = {}  # of the last reading
         self._buckets: dict[ServiceKey, int] = {}  # of all retained histograms of services with their own pickers
+        self._earlier: dict[ServiceKey, dict[str, Counter[float]]] = {}  # as in Observation
         self._warnings: dict[str, tuple[str, float]] = {}  # of the last minute, by address, with its time
 
     async def read(
@@ -168,11 +179,18 @@ class GatewayWindows:
             if answer is None or (skew := self._add(key, address, answer, judged=judged)) is None:
                 continue
             answered.append((answer.now + skew, answer.held))
-        left = judged_by(known) if judged else thinned(known, known[-1].start if known else 0.0)
+        # After the operator's clock was set back, slices of a time that is still to come would be taken for new ones then.
+        come = bisect_right(known, self._clock() + MAX_AHEAD_SECONDS, key=START)
+        present = known[:come] if come < len(known) else known
+        left = judged_by(present) if judged else thinned(present, present[-1].start if present else 0.0)
         if self._buckets.get(key, 0) > MAX_OWN_BUCKETS:
             left = _newest(left, TRIMMED_OWN_BUCKETS)
         if len(left) < len(known) and key in self._buckets:
             self._buckets[key] = sum(map(bucket_count, left))
+        if judged:
+            _count_requests(self._earlier.setdefault(key, {}), present[: len(present) - len(left)])
+        else:
+            self._earlier.pop(key, None)
         self._slices[key] = left
         if answered:
             held, now = sum(held for _, held in answered), min(now for now, _ in answered)
@@ -221,6 +239,10 @@ class GatewayWindows:
         """The load of a service from the last `read`; None when no gateway answered."""
         return self._loads.get((namespace, service))
 
+    def earlier(self, namespace: str, service: str) -> Mapping[str, Mapping[float, int]]:
+        """The requests in slices that are retained no longer, as in Observation."""
+        return self._earlier.get((namespace, service), {})
+
     def attained(self, namespace: str, service: str) -> SLOReading | None:
         """The kept and missed objectives of a service; None before its first request."""
         attained = self._attained.get((namespace, service))
@@ -229,6 +251,7 @@ class GatewayWindows:
     def forget(self, namespace: str, service: str) -> None:
         self._attained.pop((namespace, service), None)
         self._slices.pop((namespace, service), None)
+        self._earlier.pop((namespace, service), None)
         self._newest.pop((namespace, service), None)
         self._sums.pop((namespace, service), None)
         self._loads.pop((namespace, service), None)

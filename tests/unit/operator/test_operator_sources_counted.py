@@ -55,6 +55,15 @@ def test_only_new_slices_are_added_to_what_was_counted() -> None:
     assert count(grown) == 108
 
 
+def test_requests_of_slices_that_are_retained_no_longer_count() -> None:
+    """A busy service's slices are retained for minutes, and a step may ask for the requests of hours."""
+    earlier = {"c": {0.0: 40, 60.0: 30, 120.0: 20}, "s": {60.0: 700}}
+    left = observed(piece(180, 5), piece(182, 3, retried=1), earlier=earlier)
+    assert [count(left, since) for since in (0.0, 60.0, 61.0, 181.0)] == [97, 57, 27, 2]
+    assert count(left, 60.0, "s") == 700 and count(left, 60.0, "other") == 0
+    assert count(replace(left, slices=None)) == 0, "no gateway has answered"
+
+
 @pytest.mark.parametrize(
     ("slices", "since", "revision", "expected"),
     [

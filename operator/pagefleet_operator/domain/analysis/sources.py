@@ -62,14 +62,23 @@ def reason_of_silence(observation: Observation, source: Source, histogram: str =
 
 
 def count_requests(observation: Observation, guard: Guard, revision: str, since: float, mirrored: bool) -> int:
-    """Count a revision's requests since a time, by the source that has counted most."""
+    """Count a revision's requests since a time, by the source that has counted most.
+
+    A step may ask for the requests of hours, and a busy service's slices are retained for minutes: the gateways' earlier ones are
+    added.
+    """
     names = {GATEWAY}
     if not mirrored:
         names |= {name_of(entry.source, entry.histogram) for entry in guard.latency}
         names.add(name_of(guard.error_source))
     available = available_slices(observation)
-    counts = [_counted(observation.memo, name, available[name], revision, since) for name in names & available.keys()]
-    return max(counts, default=0)
+    counts = {
+        name: _counted(observation.memo, name, available[name], revision, since) for name in names & available.keys()
+    }
+    if GATEWAY in counts:
+        earlier = observation.earlier.get(revision, {})
+        counts[GATEWAY] += sum(requests for start, requests in earlier.items() if start >= since)
+    return max(counts.values(), default=0)
 
 
 @dataclass(frozen=True)
