@@ -4,12 +4,13 @@ stable excuses the canary; and that an excess of 4xx or of timeouts convicts onl
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from pagefleet_operator.domain.analysis import errors
 from pagefleet_operator.domain.analysis.adjusted.onsets import FLOOR
-from pagefleet_operator.domain.analysis.failures import FailureCounts, Subject
+from pagefleet_operator.domain.analysis.failures import FailureCounts, Subject, handed_over
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
 from pagefleet_operator.domain.status.failure_record import FailureRecord, FailureTotals
 
@@ -55,6 +56,28 @@ def test_failures_convict_from_evidence_of_125_on() -> None:
     (shown,) = verdict.signals
     assert (shown.signal, shown.stratum, shown.outcome, shown.message) == ("errors", "", "Regressed", words)
     assert (shown.stable_samples, shown.canary_samples, shown.evidence) == (1000, 100, pytest.approx(125))
+
+
+@pytest.mark.parametrize(
+    ("stable", "failed", "reason"),
+    [(0.03, 3, ""), (0.03, 20, "ErrorRate"), (0.002, 3, "ErrorRate"), (0.002, 1, "")],
+)
+def test_a_promoted_revision_may_fail_as_often_as_the_one_before_it_did(
+    stable: float, failed: int, reason: str
+) -> None:
+    """Three of 100 requests are no more than before where the one before failed as often; 20 of 100 are."""
+    limit, periods = 0.01, range(100, 130)
+    before = replace(record("errors", 0.0, TOTAL), limit=limit, far=(stable * 2000, 2000.0))
+    stored = handed_over((before, replace(before, against="older", far=(900.0, 1000.0))), "old", 500.0)
+    assert [(one.against, one.since, one.limit, one.far, one.until) for one in stored] == [
+        ("", 500.0, limit, before.far, 0)
+    ]
+    promoted = Subject("errors", "gateway", "", 500.0, limit)
+    # The last request of the one before fails in the first period, and says nothing of a share.
+    counts = {number: FailureCounts(*[int(number == 100)] * 2, 100, failed, (10.0 * number,)) for number in periods}
+    verdict = errors.judge(stored, promoted, counts, LEVEL)
+    assert verdict.reason == reason
+    assert verdict.failures[0].far == before.far
 
 
 def test_failures_with_less_evidence_are_suspicious() -> None:

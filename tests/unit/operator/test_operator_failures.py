@@ -187,6 +187,8 @@ THIRD = math.exp(-1 / 3)  # what is left of the stable's failures of the period 
         (FailureCounts(80, 10, 50, 2, stable_arrived=100), {}, 0.1),
         (FailureCounts(100, 0, 50, 2), {"near": (40.0, 100.0)}, 40 * THIRD / (100 * THIRD + 100)),
         (FailureCounts(0, 0, 50, 2), {"near": (20.0, 100.0)}, 0.2),
+        (FailureCounts(0, 0, 50, 2), {"near": (0.15 / THIRD, 1.01 / THIRD)}, 0.15 / 1.01),
+        (FailureCounts(0, 0, 50, 2), {"near": (0.15 / THIRD, 0.99 / THIRD)}, 0.05),  # it has had none for long
         (FailureCounts(0, 0, 50, 2), {}, 0.05),  # a stable without requests says nothing
         # A stable with a third of the canary's requests is compared at the same time; with less of them, the upper bound
         # of its earlier share is accepted: (f + 1 + 1.65 sqrt(f + 1)) / n.
@@ -200,8 +202,12 @@ THIRD = math.exp(-1 / 3)  # what is left of the stable's failures of the period 
             (8 * math.exp(-0.02) + 2 + 1.65 * math.sqrt(8 * math.exp(-0.02) + 2)) / (100 * math.exp(-0.02) + 10),
         ),
         (FailureCounts(0, 0, 90, 2), {"far": (0.0, 53.0)}, 0.05),  # 2.65 of 53
-        (FailureCounts(0, 0, 90, 2), {"far": (0.0, 26.5)}, 0.1),
-        (FailureCounts(0, 0, 90, 2), {"far": (0.0, 0.9)}, 0.05),
+        (FailureCounts(0, 0, 90, 2), {"near": (0.0, 5.0), "far": (0.0, 26.5)}, 0.1),
+        (FailureCounts(0, 0, 90, 2), {"near": (0.0, 5.0), "far": (0.0, 0.9)}, 0.05),
+        # One without requests of late is known by the mean: one failure more of twenty requests more.
+        (FailureCounts(0, 0, 90, 2), {"far": (0.0, 26.5)}, 0.05),
+        (FailureCounts(0, 0, 90, 2), {"far": (1.0, 1.0)}, 2 / 21),
+        (FailureCounts(0, 0, 90, 2), {"near": (9e-5, 1e-4), "far": (80.0, 780.0)}, 81 / 800),
     ],
 )  # fmt: skip
 def test_the_canary_may_fail_as_often_as_accepted_or_as_the_stable_does(

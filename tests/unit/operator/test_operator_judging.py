@@ -203,6 +203,22 @@ def test_a_promoted_revision_is_excused_by_the_revision_before_it_alone(previous
     assert verdict is not None and verdict.reason == reason
 
 
+@pytest.mark.parametrize("left", [1, 3, 30])
+def test_the_last_requests_of_the_revision_before_it_hide_no_failures_of_a_promoted_one(left: int) -> None:
+    """Streams that are open at the promotion end after it."""
+    traffic = [replace(one, revision="a") for one in pieces(failed=3, revisions="b")]
+    asked, stage = turn(ERRORS, [*traffic, Slice("g", BEGAN + 4.0, 2.0, "z", "s", left, 0, started=0)])
+    _, verdict = judge_promoted(asked, replace(stage, previous=PreviousRecord("z", BEGAN)), asked.rollout.guard)
+    assert verdict is not None and verdict.reason == "ErrorRate"
+
+
+def test_the_last_requests_of_a_stable_hide_no_failures_of_a_canary_with_all_traffic() -> None:
+    """Its first weight is 100: the requests that the stable had open then are all that is ever known of it."""
+    left = Slice("g", BEGAN + 4.0, 2.0, "a", "s", 3, 1, started=0)
+    _, verdict = judge_canary(*turn(ERRORS, [*pieces(failed=3, revisions="b", count=220), left]))
+    assert verdict is not None and verdict.reason == "ErrorRate"
+
+
 def test_so_many_signals_are_stored_at_most() -> None:
     latency = {"e2e": {sketch.bucket_of(0.1): 1}}
     many = [replace(one, stratum=f"s{number:02}", latency=latency) for number in range(40) for one in pieces(count=1)]

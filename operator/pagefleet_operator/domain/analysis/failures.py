@@ -11,7 +11,8 @@ Time is cut into periods. Each adds to two sums over onsets (`onsets`), and both
   requests says. This is exact whatever happens to both at once (Lindon & Malek, "Anytime-valid inference for multinomial
   count data", NeurIPS 2022). A period without failures says nothing, and costs nothing. While the stable has less than a third
   of the canary's requests it cannot show much; then p0 is also at least the upper bound of the stable's own share as it was
-  known before, and the absolute ratio counts here too. After a promotion there is no stable, and only the limit counts.
+  known before, and the absolute ratio counts here too. Once the stable has no requests at all, p0 is at least its likely share. So
+  it is after a promotion, by what is known of the stable before (`handed_over`).
 
 The relative sum keeps the error level of the guard for any length of rollout, so a canary that is no worse than the stable is
 safe. The absolute one has steady onset weights: it bounds how often a canary that is worse than the stable, and fails exactly
@@ -44,6 +45,8 @@ RELATIVE_ODDS, RELATIVE_SHARES, RELATIVE_PRIOR = (3.0, 10.0, 50.0), (0.2, 0.3, 0
 MAX_SLICE_LOG = 2.2
 SETTLED_PERIODS = 2  # slices of a gateway that answers late still come into so many periods before the newest
 NEAR_PERIODS = 3.0  # the stable's failures excuse the canary's for about so long
+MIN_NEAR = 1.0  # requests of that time, so that it ends where the stable has no more of them
+GONE = 1e-4  # a stable that has so few of that time has had no request for about five minutes
 FAR_PERIODS, FAR_REQUESTS = 30.0, 500.0  # the stable's share is known from so much, whichever is longer
 CONCURRENT = 1 / 3  # of the canary's requests: with fewer, the stable's cannot be compared period by period
 UPPER_DEVIATIONS = 1.65  # of the upper bound of the stable's share
@@ -196,15 +199,26 @@ def gather(
     return FailureEvidence(record, settled)
 
 
+def handed_over(stored: Iterable[FailureRecord], against: str, since: float) -> tuple[FailureRecord, ...]:
+    """What is known, when a canary is promoted at `since`, of the share of failures that the stable before it (`against`) had."""
+    known = [one for one in stored if one.against == against and len(one.far) == 2]
+    fresh = (_fresh(Subject(one.signal, one.source, "", since, one.limit), len(one.absolute)) for one in known)
+    return tuple(replace(record, far=one.far) for record, one in zip(fresh, known, strict=True))
+
+
 def _usable(stored: Iterable[FailureRecord], subject: Subject) -> FailureRecord:
     record = next((record for record in stored if subject.is_of(record)), None)
     if record is not None and (len(record.near), len(record.far)) == (2, 2):
         same = (len(record.absolute), len(record.relative)) == (len(subject.odds), len(RELATIVE_ODDS))
         if same and min(record.absolute_blocks, record.relative_blocks) >= 0:
             return record
+    return _fresh(subject, len(subject.odds))
+
+
+def _fresh(subject: Subject, alternatives: int) -> FailureRecord:
     return FailureRecord(
         signal=subject.signal, source=subject.source, against=subject.against, since=subject.since, limit=subject.limit,
-        near=(0.0, 0.0), far=(0.0, 0.0), absolute=OnsetMixture.of(len(subject.odds)).logs,
+        near=(0.0, 0.0), far=(0.0, 0.0), absolute=OnsetMixture.of(alternatives).logs,
         relative=OnsetMixture.of(len(RELATIVE_ODDS)).logs,
     )  # fmt: skip
 
@@ -213,10 +227,13 @@ def _add(record: FailureRecord, number: int, period: FailureCounts, subject: Sub
     stable, canary = max(period.stable, period.stable_arrived), max(period.canary, period.canary_arrived)
     passed = number + 1 - record.until
     near = _forgetting(record.near, math.exp(-passed / NEAR_PERIODS), (period.stable_failed, stable))
-    lost = min(passed / FAR_PERIODS, stable / FAR_REQUESTS)
-    far = _forgetting(record.far, math.exp(-lost), (period.stable_failed, stable))
+    lost, far = min(passed / FAR_PERIODS, stable / FAR_REQUESTS), record.far
+    if subject.against:  # the few requests that the one before a promoted revision still has show no share
+        far = _forgetting(far, math.exp(-lost), (period.stable_failed, stable))
     concurrent = stable >= CONCURRENT * canary
-    null = max(record.limit, subject.ratio * near[0] / near[1] if near[1] else 0.0, 0.0 if concurrent else _upper(far))
+    excused = subject.ratio * near[0] / near[1] if near[1] >= MIN_NEAR else 0.0
+    earlier = _upper(far) if near[1] >= GONE else _likely(far, record.limit)
+    null = max(record.limit, excused, 0.0 if concurrent else earlier)
     ceiling = MAX_SLICE_LOG * max(1, len(set(period.starts))) if subject.ceiling is None else subject.ceiling
     null = min(max(null, MIN_SHARE), MAX_SHARE)
     rates = [min(one, MAX_SHARE / null) for one in subject.odds]
@@ -251,6 +268,16 @@ def _upper(far: tuple[float, ...]) -> float:
     """The upper bound of the stable's share by its earlier requests; 0 when it has never had any."""
     failed, requests = far
     return (failed + 1 + UPPER_DEVIATIONS * math.sqrt(failed + 1)) / requests if requests >= 1 else 0.0
+
+
+def _likely(far: tuple[float, ...], limit: float) -> float:
+    """The likely share of a stable that has no requests any more, and will show no more of it: `limit` where it has never had any.
+
+    The mean of a beta distribution that begins with one failure at the limit. The upper bound of a few requests would accept
+    whatever the canary does, for good.
+    """
+    failed, requests = far
+    return (failed + 1) / (requests + 1 / max(limit, MIN_SHARE))
 
 
 def _relative(period: FailureCounts, stable: int, canary: float, ceiling: float) -> tuple[float, ...]:

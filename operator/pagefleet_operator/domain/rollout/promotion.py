@@ -5,7 +5,7 @@ The watch lasts for spec.rollout.afterPromotion.watch, and as long as the previo
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.analysis import judging, latency
+from pagefleet_operator.domain.analysis import failures, judging, latency
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.analysis.watching.baseline import record_baseline
@@ -27,7 +27,8 @@ def promote(turn: SpecTurn, stage: Stage) -> Stage:
     watched = rollout.watch > 0 or (rollout.watch_limits is not None and rollout.keep_previous > 0)
     record = RolloutRecord(Phase.IDLE, since=turn.now)
     if watched:
-        record = RolloutRecord(Phase.WATCHING, started=turn.now, traffic_since=turn.now)
+        earlier = failures.handed_over(stage.record.failures, stage.stable, turn.now)
+        record = RolloutRecord(Phase.WATCHING, started=turn.now, traffic_since=turn.now, failures=earlier)
         record = begin_phase(record, Phase.WATCHING, turn.now)
     return replace(
         stage,
