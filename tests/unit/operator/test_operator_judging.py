@@ -193,6 +193,31 @@ def test_the_stored_evidence_of_the_latency_is_continued() -> None:
     assert evidence.blocks > 1000
 
 
+BOTH: dict[str, Any] = {"errors": {"maxRate": "1%"}, "latency": [{"signal": "ttft"}]}
+
+
+def test_gateways_that_are_silent_take_nothing_from_the_stored_evidence() -> None:
+    """An operator that restarts with the gateways goes on from it."""
+    kept = (EvidenceRecord("a", "b", 0.15, BEGAN + 20.0, 9, logs=(0.0,) * 37),)
+    failed = (FailureRecord(signal="errors", source="gateway"),)
+    asked, stage = turn(BOTH, [], evidence=kept, failures=failed)
+    for slices in (None, tuple(pieces())):  # nor do those of which none adjusts times yet
+        silent = replace(asked, observation=replace(asked.observation, slices=slices))
+        after, verdict = judge_canary(silent, stage)
+        assert verdict is not None and verdict.outcome.value == "Inconclusive"
+        assert after.record.evidence == kept
+    after, _ = judge_canary(replace(asked, observation=replace(asked.observation, slices=None)), stage)
+    assert after.record.failures == failed
+
+
+def test_a_source_that_is_silent_takes_nothing_from_what_another_one_has_stored() -> None:
+    guard = {"errors": {"maxRate": "1%", "source": "Engine"}, "latency": [{"signal": "e2e", "maxSeconds": 3}]}
+    failed = FailureRecord(signal="errors", source="engine")
+    after, _ = judge_canary(*turn(guard, pieces(), failures=(failed,)))
+    assert [one.signal for one in after.record.failures] == ["e2e 3", "errors"]
+    assert after.record.failures[1] == failed
+
+
 @pytest.mark.parametrize(("previous", "reason"), [("z", ""), ("", "ErrorRate")])
 def test_a_promoted_revision_is_excused_by_the_revision_before_it_alone(previous: str, reason: str) -> None:
     """Its last requests may fail in the same seconds, for the same cause."""

@@ -69,7 +69,12 @@ def assess(observation: Observation, guard: Guard, comparison: Comparison) -> Ve
     verdicts += [limits.judge_gate(gate, observation.gates.get(gate.name)) for gate in guard.gates]
     if comparison.since is not None:
         verdicts += _Requests(observation, guard, comparison, comparison.since).verdicts()
-    return worst_of(verdicts) if verdicts else None
+    if not verdicts:
+        return None
+    verdict = worst_of(verdicts)
+    if not verdict.evidence and any(entry.by_load for entry in guard.latency):
+        return replace(verdict, evidence=comparison.evidence)  # the gateways are silent now
+    return verdict
 
 
 class _Requests:

@@ -66,11 +66,17 @@ def _prices(turn: SpecTurn, stage: Stage) -> Prices | None:
 
 
 def _stored(stage: Stage, verdict: Verdict | None) -> tuple[Stage, Verdict | None]:
+    """A source that is silent now says nothing of its signals, and takes nothing from what is stored of them."""
     if verdict is None:
         return stage, None
+    before = stage.record
+    known = {(one.signal, one.source) for one in verdict.failures}
+    silent = tuple(one for one in before.failures if (one.signal, one.source) not in known)
     record = replace(
-        stage.record, verdict=verdict.record, verdicts=verdict.signals[:MAX_SIGNALS], evidence=verdict.evidence
+        before,
+        verdict=verdict.record,
+        verdicts=verdict.signals[:MAX_SIGNALS],
+        evidence=verdict.evidence,
+        failures=(*verdict.failures, *silent),
     )
-    if verdict.failures:
-        record = replace(record, failures=verdict.failures)
     return replace(stage, record=record), verdict
