@@ -187,6 +187,21 @@ def test_a_canary_a_little_worse_than_accepted_never_passes() -> None:
             assert verdict.outcome is not Outcome.PASSED, f"after {now} s: {verdict.record.message}"
 
 
+@pytest.mark.parametrize(("factor", "outcome"), [(1.0, Outcome.PASSED), (2.0, Outcome.REGRESSED)])
+def test_a_canary_with_all_traffic_is_judged_by_what_the_stable_did(factor: float, outcome: Outcome) -> None:
+    """A weight of 100 that is held for an hour; the canary is slower after the first half."""
+    world, pieces, memo = World(1, lambda now: factor if now >= 2400 else 1.0), list[Slice](), dict[str, object]()
+    for new in world.slices(3600.0):
+        now = new[0].start
+        pieces += [piece for piece in new if piece.revision == CANARY or now < 600]
+        if now >= 600 and now % 60 == 0:
+            verdict = assess(pieces, now + 2, memo)
+            assert verdict.outcome is Outcome.PASSED or now >= 2400, f"after {now} s: {verdict.record.message}"
+            if verdict.outcome is Outcome.REGRESSED:
+                break
+    assert verdict.outcome is outcome
+
+
 def test_slowness_that_both_revisions_share_convicts_nobody() -> None:
     def busy(now: float) -> float:
         return 3.0 if 100 <= now % 300 < 160 else 1.0

@@ -91,14 +91,29 @@ def test_times_count_for_twenty_minutes() -> None:
     reference = Reference()
     reference.add(0.0, {KNOWN: {5: 50}})
     reference.add(1.0, {KNOWN: {6: 1}, FREE_STRATA[4]: {5: 1}})
-    reference.add(1199.0, {})
-    assert reference.strata == {KNOWN: {5: 50, 6: 1}, FREE_STRATA[4]: {5: 1}}
+    reference.add(1199.0, {KNOWN: {8: 200}})
+    assert reference.strata == {KNOWN: {5: 50, 6: 1, 8: 200}, FREE_STRATA[4]: {5: 1}}
     copy = reference.copied()
-    copy.add(1200.0, {})
-    assert copy.strata == {KNOWN: {6: 1}, FREE_STRATA[4]: {5: 1}}
+    copy.add(1200.0, {KNOWN: {7: 1}})
+    assert copy.strata == {KNOWN: {6: 1, 7: 1, 8: 200}, FREE_STRATA[4]: {5: 1}}
     copy.add(1201.0, {KNOWN: {7: 1}})
-    assert copy.strata == {KNOWN: {7: 1}}
-    assert reference.strata == {KNOWN: {5: 50, 6: 1}, FREE_STRATA[4]: {5: 1}}
+    assert copy.strata == {KNOWN: {7: 2, 8: 200}}
+    assert reference.strata == {KNOWN: {5: 50, 6: 1, 8: 200}, FREE_STRATA[4]: {5: 1}}
+
+
+def test_the_last_times_of_a_stable_without_requests_stay() -> None:
+    reference = Reference()
+    reference.add(0.0, {KNOWN: TIMES})
+    for start in range(2, 8000, 2):
+        reference.add(float(start), {})
+    assert reference.strata == {KNOWN: TIMES} and reference.thresholds(0.15)
+
+
+def test_two_hundred_requests_of_a_stable_that_has_few_stay_however_old_they_are() -> None:
+    reference = Reference()
+    for number in range(300):
+        reference.add(60.0 * number, {KNOWN: {number: 1}})
+    assert reference.strata == {KNOWN: dict.fromkeys(range(100, 300), 1)}
 
 
 def test_a_threshold_decides_in_known_strata_and_elsewhere() -> None:

@@ -26,6 +26,7 @@ FAR = 4.0  # multiples from here on also count a revision's first requests
 INHERITED = (0.5, 0.75)  # quantiles that count in strata without enough requests of the stable
 EXTRAPOLATION = 0.15  # on top of maxIncrease there
 RETAINED_SECONDS = 1200.0
+RETAINED_REQUESTS = 200  # are not forgotten, however old they are
 MIN_REQUESTS = 50
 MIN_ABOVE = 10  # requests above its quantile that a stratum needs
 STANDARD_ERRORS, DISPERSION = 2.0, 2.0  # of a quantile's rank; requests that come together are slow together
@@ -59,18 +60,30 @@ class Threshold:
 
 
 class Reference:
-    """The stable's times of the last RETAINED_SECONDS, by load stratum. Times are slice starts in seconds."""
+    """The stable's times of the last RETAINED_SECONDS in which it had requests, and at least its last RETAINED_REQUESTS, by load
+    stratum. Times are slice starts in seconds."""
 
     def __init__(self) -> None:
         self._slices: deque[tuple[float, Mapping[str, Histogram]]] = deque()
         self.strata: dict[str, dict[int, int]] = {}
+        self._requests = 0
 
     def add(self, start: float, strata: Mapping[str, Histogram]) -> None:
-        """Learn a slice, and forget those that are too old."""
+        """Learn a slice, and forget those that are too old.
+
+        A stable without requests, next to a canary with a weight of 100, is known by its last ones.
+        """
+        if not strata:
+            return
         self._slices.append((start, strata))
         for name, histogram in strata.items():
             sketch.add_onto(self.strata.setdefault(name, {}), histogram)
+        self._requests += _count(strata)
         while self._slices[0][0] <= start - RETAINED_SECONDS:
+            left = self._requests - _count(self._slices[0][1])
+            if left < RETAINED_REQUESTS:
+                break
+            self._requests = left
             self._drop(self._slices.popleft()[1])
 
     def thresholds(self, increase: float) -> tuple[Threshold, ...]:
@@ -87,7 +100,7 @@ class Reference:
 
     def copied(self) -> Reference:
         result = Reference()
-        result._slices = self._slices.copy()
+        result._slices, result._requests = self._slices.copy(), self._requests
         result.strata = {name: dict(own) for name, own in self.strata.items()}
         return result
 
@@ -97,6 +110,10 @@ class Reference:
             sketch.take_off(total, histogram)
             if not total:
                 del self.strata[name]
+
+
+def _count(strata: Mapping[str, Histogram]) -> int:
+    return sum(map(sketch.total, strata.values()))
 
 
 def _at_quantile(quantile: float, strata: Mapping[str, Ranks], pooled: Ranks, margin: int) -> Threshold:
