@@ -327,6 +327,9 @@ def test_before_a_step_it_is_said_what_its_hold_can_show() -> None:
     assert "requests to pass on ttft p95, about " in text
     assert text.endswith("the step's hold of 5 minutes gives it about 270")
     assert forecast(pieces[:3], STABLE, ENTRY, 10, 300.0) is None
+    # Before a rollout the slices that count requests are retained for two minutes, and the others for longer.
+    thin = [piece for piece in pieces if piece.adjusted or piece.start >= -120.0]
+    assert forecast(thin, STABLE, ENTRY, 10, 300.0) == text
 
 
 def test_a_rollout_that_can_never_decide_says_so_beforehand() -> None:

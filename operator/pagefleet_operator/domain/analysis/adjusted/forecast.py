@@ -27,9 +27,10 @@ def forecast(slices: Sequence[Slice], stable: str, guard: LatencyGuard, weight: 
                 sketch.add_onto(times, counts.relative)
     if sketch.total(times) < MIN_STABLE / (1 - guard.quantile):
         return None
-    recent = [piece for piece in own if piece.start > newest - RATE_SECONDS]
-    seconds = newest - min(piece.start for piece in recent) + max(piece.seconds for piece in recent)
-    rate = sum(piece.arrived for piece in recent) / seconds * weight / 100
+    # Of the time before the rollout only a part of the slices is retained, and those do not count requests.
+    recent = [piece for piece in own if piece.start > newest - RATE_SECONDS and piece.started is not None]
+    begun, seconds = min((piece.start for piece in recent), default=newest), max(piece.seconds for piece in own)
+    rate = sum(piece.arrived for piece in recent) / (newest - begun + seconds) * weight / 100
     name = guard.title
     needed = requests_needed(times, guard.quantile, guard.max_increase, DISPERSION)
     if needed is None:
