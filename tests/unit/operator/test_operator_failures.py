@@ -47,10 +47,15 @@ def test_a_period_counts_slices_by_revision_and_notes_when_the_canary_failed() -
     assert counts == FailureCounts(30, 6, 15, 4, (102.0, 106.0))
 
 
-@pytest.mark.parametrize(("start", "number"), [(0.0, 0), (9.9, 0), (10.0, 1), (29.9, 2), (30.0, 3)])
-def test_a_period_has_ten_seconds(start: float, number: int) -> None:
+@pytest.mark.parametrize(
+    ("start", "seconds", "number"),
+    [(0.0, 2, 0), (9.9, 2, 0), (10.0, 2, 1), (29.9, 2, 2), (30.0, 2, 3), (5.0, 10, 0), (5.0, 15, 1), (5.0, 100, 9)],
+)
+def test_a_period_has_ten_seconds_and_a_longer_slice_is_in_its_last_one(
+    start: float, seconds: int, number: int
+) -> None:
     periods = {number: FailureCounts(stable=7)}
-    assert period_of(periods, piece(start)) is periods[number] and len(periods) == 1
+    assert period_of(periods, piece(start, seconds=seconds)) is periods[number] and len(periods) == 1
     assert period_of({}, piece(start)) == FailureCounts()
 
 

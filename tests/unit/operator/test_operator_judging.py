@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,7 @@ from pagefleet_operator.domain.status.status import (
     Weight,
 )
 from pagefleet_operator.domain.status.turn import SpecTurn
+from pagefleet_operator.metrics.cumulative import Counts, Past, Pod
 
 BEGAN = NOW - 600.0
 ERRORS: dict[str, Any] = {"latency": [], "errors": {"maxRate": "1%"}}
@@ -250,6 +252,22 @@ def test_so_many_signals_are_stored_at_most() -> None:
     after, verdict = judge_canary(*turn({**ERRORS, "latency": [{"signal": "e2e"}]}, many))
     assert verdict is not None and len(verdict.signals) > MAX_SIGNALS == len(after.record.verdicts) == 32
     assert isinstance(after.record.verdicts[0], SignalRecord)
+
+
+def test_engines_whose_requests_take_minutes_count_what_failed() -> None:
+    """A pod's counts are known when a request ends, and those of the stable's pods in the meantime as well."""
+    guard = {"latency": [], "errors": {"maxRate": "1%", "source": "Engine"}}
+    asked, stage = turn(guard, [])
+    engines, reason, memo = Past(), "", dict[str, object]()
+    for second in range(10, 601, 10):
+        tokens = {"itl": {0.1: 50.0 * second, math.inf: 50.0 * second}}
+        failed = 20.0 * (second // 100)
+        engines.add(Pod("p", "", "a"), Counts(BEGAN + second, tokens, second, 0.0))
+        engines.add(Pod("q", "", "b"), Counts(BEGAN + second, tokens, failed, failed))
+        observed = replace(asked.observation, slices=None, engine_slices=tuple(engines.slices), memo=memo)
+        stage, verdict = judge_canary(replace(asked, observation=observed, now=BEGAN + second), stage)
+        reason = reason or ("" if verdict is None else verdict.reason)
+    assert reason == "ErrorRate"
 
 
 def priced(known: str, price: float | None = 2.5) -> tuple[SpecTurn, Stage]:

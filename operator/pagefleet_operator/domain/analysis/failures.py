@@ -132,8 +132,11 @@ class SlowCounts:
 
 
 def period_of(periods: dict[int, FailureCounts], piece: Slice) -> FailureCounts:
-    """The period that a slice lies in."""
-    number = math.floor(piece.start / PERIOD_SECONDS)
+    """The period that a slice lies in: of a longer slice the last one.
+
+    An engine's slice begins where a request ended before, perhaps minutes ago. Periods of that time are settled.
+    """
+    number = math.floor((piece.start + max(0.0, piece.seconds - PERIOD_SECONDS)) / PERIOD_SECONDS)
     if number not in periods:
         periods[number] = FailureCounts()
     return periods[number]
