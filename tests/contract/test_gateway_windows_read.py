@@ -182,6 +182,22 @@ async def test_neither_gateway_alone_shows_what_both_together_show(gateways: Gat
     assert max(starts.values()) - min(starts.values()) <= 4.0, "both are in the operator's time"
 
 
+async def test_what_was_measured_in_a_time_that_is_still_to_come_is_not_retained(gateways: Gateways) -> None:
+    """When it comes, it would be taken for new."""
+    one, _ = ADDRESSES
+    ahead = 0.0
+    async with aiohttp.ClientSession() as session:
+        read = GatewayWindows(session, lambda: gateways.now + ahead)
+        for jump in (0.0, -3600.0):
+            ahead = jump
+            for _ in range(10):
+                gateways.now += 2.0
+                gateways.windows[one].record_arrival(KEY, gateways.now)
+                shown = await read.read([one], *KEY, judged=True)
+        assert shown is not None and len(shown) >= 8
+        assert max(piece.start for piece in shown) <= gateways.now + ahead
+
+
 async def test_a_gateway_that_is_away_is_logged_once_a_minute_and_not_for_each_service(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -205,5 +205,7 @@ class Past:
                 del self.last[name]
         while self.slices and self.slices[0].start < now - RETAINED_SECONDS:
             self.slices.popleft()
+        while self.slices and self.slices[-1].start > now + MAX_GAP_SECONDS:  # the clock was set back
+            self.slices.pop()
         if len(self.slices) > MAX_SLICES:
             self.slices = deque(list(self.slices)[-TRIMMED_SLICES:])

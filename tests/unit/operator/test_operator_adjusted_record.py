@@ -76,6 +76,17 @@ def test_a_slice_that_comes_late_counts_while_its_time_is_not_settled(start: flo
     assert record.newest == 94.0
 
 
+def test_after_the_clock_was_set_back_the_slices_that_come_count() -> None:
+    memo: dict[str, object] = {}
+    before, record = accumulate(memo, SCOPE, slices(200), ())
+    stored = replace(record, newest=100.0)  # the present time, as the decision sees to
+    back, _ = accumulate(memo, SCOPE, slices(100), (stored,))
+    assert back.evidence.blocks == record.blocks < before.evidence.blocks, "nothing counts twice"
+    later, _ = accumulate(memo, SCOPE, slices(110), (stored,))
+    assert later.evidence.blocks == record.blocks + 5
+    assert sum(later.canary[KNOWN].values()) == sum(record.times[0].histogram.values()) + 5
+
+
 def test_a_slice_that_comes_late_does_not_count_the_ones_before_it_twice() -> None:
     memo: dict[str, object] = {}
     for newest in (100, 102, 104):

@@ -73,6 +73,14 @@ def test_the_minutes_of_seven_minutes_since_the_begin_that_are_new_count() -> No
     assert other == first, "the evidence is of another revision"
 
 
+def test_after_the_clock_was_set_back_the_minutes_that_come_count() -> None:
+    stored = WatchRecord("a", "ttft p90", 33.0, 7200.0, (-1.0,) * 6, 21, 70)
+    kept = judge(QUESTION, minutes(6, {SLOW: 9}), READING, stored).record
+    assert kept == replace(stored, until=480.0)
+    later = judge(replace(QUESTION, now=560.0), minutes(7, {SLOW: 9}), READING, kept)
+    assert (later.hits, later.trials) == (30, 79)
+
+
 def test_without_a_new_minute_the_evidence_stays() -> None:
     stored = WatchRecord("a", "ttft p90", 33.0, 480.0, (-1.0,) * 6, 21, 70)
     assert judge(QUESTION, minutes(6, {SLOW: 9}), READING, stored).record == stored

@@ -6,13 +6,14 @@ import json
 from dataclasses import replace
 
 import pytest
-from support.virtual.cluster import started
+from support.virtual.cluster import Cluster, started
 
 from pagefleet_cli.bench.profile import parse as parse_profile
 from pagefleet_operator.domain.rollout import actions
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
-from pagefleet_operator.domain.status.observation import LoadTestReading
+from pagefleet_operator.domain.status.observation import LoadTestReading, Observation, Slice
 from pagefleet_operator.domain.status.status import AlertRecord, Phase
+from pagefleet_operator.metrics.gateway_windows import MAX_AHEAD_SECONDS
 
 
 def test_a_preview_is_met_by_header_only() -> None:
@@ -125,6 +126,54 @@ def test_a_jump_of_the_clock_ends_no_step_early(jump: float) -> None:
         assert cluster.status.rollout.step == 0, f"after {20 + 2 * tick} s of 60"
     cluster.until(lambda status: not status.canary)
     assert cluster.status.rollout.phase is Phase.IDLE
+
+
+class Failing(Cluster):
+    """Its canary fails, and what is measured is retained between two decisions as the readers retain it."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.spec["rollout"] = {"guard": {"latency": [], "errors": {"maxRate": "1%"}}}
+        self.failed = self.stable_failed = 0  # of the requests of two seconds
+        self.memo = dict[str, object]()
+
+    def observe(self) -> Observation:
+        self.slices = [piece for piece in self.slices or () if piece.start <= self.now + MAX_AHEAD_SECONDS]
+        return replace(super().observe(), memo=self.memo)
+
+    def _slice(self, revision: str, requests: int) -> Slice:
+        failed = self.failed if revision == self.status.canary else self.stable_failed
+        return replace(super()._slice(revision, requests), errors=min(requests, failed), started=requests)
+
+
+@pytest.mark.parametrize("jump", [0.0, -300.0, -3600.0, -86400.0])
+def test_after_the_clock_was_set_back_a_canary_is_judged_by_what_comes(jump: float) -> None:
+    cluster = Failing()
+    cluster.serving()
+    cluster.request(rollout={**cluster.spec["rollout"], "steps": [{"weight": 50, "hold": "1h"}]})
+    cluster.edit(2)
+    cluster.until(lambda _: cluster.weight() == 50)
+    for _ in range(200):
+        cluster.tick()
+    cluster.now += jump
+    for _ in range(5):
+        cluster.tick()
+    assert cluster.status.rollout.phase is Phase.STEP
+    cluster.failed = 10
+    cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK, ticks=45)
+    assert cluster.status.rejected[-1].reason == "ErrorRate"
+
+
+def test_a_canary_that_fails_as_often_as_the_stable_stays_after_its_promotion() -> None:
+    cluster = Failing()
+    cluster.failed = cluster.stable_failed = 1
+    cluster.serving()
+    after = {"steps": [{"weight": 50, "hold": "5m"}], "afterPromotion": {"watch": "10m"}}
+    cluster.request(rollout={**cluster.spec["rollout"], **after})
+    cluster.edit(2)
+    cluster.until(lambda status: status.rollout.phase is Phase.WATCHING)
+    cluster.until(lambda status: status.rollout.phase is not Phase.WATCHING)
+    assert cluster.status.rollout.phase is Phase.IDLE and not cluster.status.rejected
 
 
 def test_an_alert_that_pauses_lets_go_when_resolved() -> None:

@@ -142,6 +142,15 @@ def period_of(periods: dict[int, FailureCounts], piece: Slice) -> FailureCounts:
     return periods[number]
 
 
+def not_ahead(stored: Iterable[FailureRecord], now: float) -> tuple[FailureRecord, ...]:
+    """What is stored, also after the clock was set back: then the periods that begin from `now` on count."""
+    present = math.floor(now / PERIOD_SECONDS) + 1
+    return tuple(
+        replace(one, until=present, recent_from=min(one.recent_from, present)) if one.until > present else one
+        for one in stored
+    )
+
+
 @dataclass(frozen=True)
 class Subject:
     """The requests that the evidence is about: as in `FailureRecord`. `odds` are the alternatives of the absolute part.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.analysis import guard, limits, sources
+from pagefleet_operator.domain.analysis import failures, guard, limits, sources
 from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.throughput import Prices
 from pagefleet_operator.domain.analysis.verdict import Verdict
@@ -10,7 +10,7 @@ from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status.stage import Stage
-from pagefleet_operator.domain.status.status import Phase
+from pagefleet_operator.domain.status.status import Phase, RolloutRecord
 from pagefleet_operator.domain.status.turn import SpecTurn
 
 MAX_SIGNALS = 32
@@ -18,7 +18,7 @@ MAX_SIGNALS = 32
 
 def judge_canary(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]:
     """Judge the canary by the concurrent stable. The verdict is None when the guard has nothing to judge."""
-    record, observation, own_guard = stage.record, turn.observation, turn.rollout.guard
+    record, observation, own_guard = _not_ahead(stage.record, turn.now), turn.observation, turn.rollout.guard
     mirrored = record.phase is Phase.MIRRORING and not stage.weight(stage.canary)
     low = limits.low_since(turn, own_guard.free_pages, stage.canary, record.low_since)
     counted = sources.count_requests(observation, own_guard, stage.canary, record.since, mirrored)
@@ -39,7 +39,7 @@ def judge_canary(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]:
 
 def judge_promoted(turn: SpecTurn, stage: Stage, own_guard: Guard) -> tuple[Stage, Verdict | None]:
     """Judge the stable after its promotion by the record of the previous revision and the limits of `own_guard`."""
-    record = stage.record
+    record = _not_ahead(stage.record, turn.now)
     low = limits.low_since(turn, own_guard.free_pages, stage.stable, record.low_since)
     comparison = Comparison(
         stable=stage.previous.revision if stage.previous else "",
@@ -53,6 +53,12 @@ def judge_promoted(turn: SpecTurn, stage: Stage, own_guard: Guard) -> tuple[Stag
     )
     judged = replace(stage, record=replace(record, low_since=low))
     return _stored(judged, guard.assess(turn.observation, own_guard, comparison))
+
+
+def _not_ahead(record: RolloutRecord, now: float) -> RolloutRecord:
+    """The record with evidence up to `now` at most: after the clock was set back, the requests that come count."""
+    evidence = tuple(replace(one, newest=now) if one.newest > now else one for one in record.evidence)
+    return replace(record, evidence=evidence, failures=failures.not_ahead(record.failures, now))
 
 
 def _prices(turn: SpecTurn, stage: Stage) -> Prices | None:

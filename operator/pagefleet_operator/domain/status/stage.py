@@ -96,15 +96,22 @@ def watched_seconds(record: RolloutRecord, now: float) -> float:
 
 
 def begun_before(record: RolloutRecord, now: float) -> RolloutRecord:
-    """The record with a beginning that has passed, also after the clock was set back: alerts count from then on."""
-    return replace(record, started=now - MAX_TICK_SECONDS) if record.started > now + MAX_TICK_SECONDS else record
+    """The record with beginnings that have passed, also after the clock was set back: alerts and requests count from then on.
+
+    The Job of a load test is named by the beginning of its phase, which stays.
+    """
+    latest, traffic = now + MAX_TICK_SECONDS, record.traffic_since
+    if record.started > latest:
+        record = replace(record, started=now - MAX_TICK_SECONDS)
+    if traffic is not None and traffic > latest:
+        record = replace(record, traffic_since=now)
+    if record.since > latest and record.phase is not Phase.LOAD_TEST:
+        record = replace(record, since=now)
+    return record
 
 
 def advance_timer(record: RolloutRecord, now: float) -> RolloutRecord:
     """Bring the phase's timer forward. A time that lies in the future (the clock was set back) becomes `now`."""
-    since = record.traffic_since
-    if since is not None and since > now + MAX_TICK_SECONDS:
-        record = replace(record, traffic_since=now)
     passed = now - record.ticked
     if not 0 <= passed <= MAX_TICK_SECONDS:
         return replace(record, ticked=now, low_since=None if record.low_since is None else now)

@@ -71,7 +71,9 @@ def accumulate(
     """
     name = f"{MEMO} {scope.increase:g}"
     stored = memo.pop(name, None)  # not in the memo while it changes: a failure halfway must not leave it there
-    if not isinstance(stored, _Stored) or stored.latest.scope != scope:
+    # After the clock was set back, slices of the time that is still to come are gone, and the records go on from now.
+    back = isinstance(stored, _Stored) and bool(ordered) and ordered[-1].start < stored.closed
+    if not isinstance(stored, _Stored) or stored.latest.scope != scope or back:
         oldest, fresh = scope.begin - RETAINED_SECONDS, Accumulated(scope, _earlier(records, scope))
         stored = _Stored([_Checkpoint(oldest, fresh.copied())], [], fresh, oldest)
     useful = [

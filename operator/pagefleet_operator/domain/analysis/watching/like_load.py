@@ -16,7 +16,7 @@ from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis.watching import evidence, load_records
 from pagefleet_operator.domain.analysis.watching.evidence import Bet
 from pagefleet_operator.domain.analysis.watching.load_records import Bounds
-from pagefleet_operator.domain.analysis.watching.minutes import MINUTE, Minute, complete
+from pagefleet_operator.domain.analysis.watching.minutes import MINUTE, Minute, complete, newest_complete
 from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
@@ -68,6 +68,8 @@ def judge(question: Question, slices: Sequence[Slice], reading: RevisionReading,
     """Count the minutes that have become complete since `before`, and decide."""
     if before is not None and before.revision != reading.hash:
         before = None
+    if before is not None and before.until > question.now:  # the clock was set back: the minutes that come count
+        before = replace(before, until=newest_complete(question.now))
     entry = question.entry
     half = question.level / 2
     bounds = [
