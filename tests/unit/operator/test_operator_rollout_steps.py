@@ -170,10 +170,22 @@ def test_steps_that_were_edited_under_the_rollout_begin_again() -> None:
     other = replace(stage, record=replace(stage.record, phase=Phase.STEP, held=9.0))
     again = steps.advance(turn, other, None)
     assert (again.record.phase, again.record.step, again.record.held) == (Phase.MIRRORING, 1, 0.0)
-    gone = replace(stage, record=replace(stage.record, step=4))
-    assert steps.advance(turn, gone, None).record.phase is Phase.PROMOTING
     last = at(3, traffic=(Weight("a", 50), Weight("b", 50)))
     assert steps.advance(*last, None) == last[1], "a pause without an end waits"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PASSED, Outcome.INCONCLUSIVE])
+def test_fewer_steps_promote_no_canary_that_has_not_passed_the_last_one(outcome: Outcome) -> None:
+    """The third of four steps is gone."""
+    fewer = ({"weight": 10, "hold": "20s"}, {"weight": 25, "hold": "60s"})
+    half = (Weight("a", 50), Weight("b", 50))
+    turn, stage = at(1, all_steps=fewer, traffic=half, record={"held": 500.0})
+    again = steps.advance(turn, replace(stage, record=replace(stage.record, step=2)), verdict(outcome))
+    assert (again.record.phase, again.record.step, again.record.held) == (Phase.STEP, 1, 0.0)
+    assert again.weight("b") == 25 and turn.journal.events[-1].message.startswith("step 2 of 2: revision b gets 25 %")
+    turn, stage = at(0, all_steps=fewer, traffic=half)
+    none = replace(turn, spec=replace(turn.spec, rollout=replace(turn.rollout, steps=())))
+    assert steps.advance(none, stage, verdict(outcome)).record.phase is Phase.PROMOTING
 
 
 def load_test(held: float, result: LoadTestReading | None, **stored: Any) -> tuple[SpecTurn, Stage]:

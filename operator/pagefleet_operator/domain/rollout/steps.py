@@ -49,8 +49,9 @@ def advance(turn: SpecTurn, stage: Stage, verdict: Verdict | None) -> Stage:
     """Go on within the present step, or to the next one. `verdict` is None without a guard."""
     steps, step = turn.rollout.steps, stage.record.step
     if step >= len(steps) or PHASES[steps[step].kind] is not stage.record.phase:
-        # A person has edited the steps under the rollout: this one has another kind now, or is gone.
-        return enter(turn, stage, step)
+        # A person has edited the steps under the rollout: this one has another kind now, or is gone. Then the last one is held,
+        # because the canary has not passed it.
+        return enter(turn, stage, min(step, max(0, len(steps) - 1)))
     stage, weight = _apply_weight(turn, stage), weight_of(turn.rollout, step)
     if weight > stage.weight(stage.canary) and (shortage := carrying_capacity.shortage(turn, stage, weight)):
         return rollback.reject(turn, stage, "CapacityShortage", shortage)
