@@ -174,6 +174,16 @@ def test_the_threshold_with_the_most_evidence_is_named(place: int, words: str) -
     assert words.replace(f"{place + 1}% of", "too many of") in judged(sums).record.message
 
 
+def test_what_convicts_late_is_stated_of_the_requests_since_it_began() -> None:
+    """The whole rollout's 1,000 requests are no slower. Of the last ten two are beyond 1.5 times the 95 % quantile, and one waits."""
+    sums = learned({98: 700, 100: 100, 104: 200}, NEEDED + 1, 5 * len(ODDS), waiting={180: 1})
+    sums.suspects = Suspects({KNOWN: {120: 8, 172: 2}})
+    assert judged(sums).record.message.endswith(
+        "; 1,000 requests; 1 has waited for longer without a first token; 4.16 times in the 10 requests since the evidence "
+        "began to grow; 27% of them are slower than 1.5 times the stable's p95, expected 2.4% (evidence 272)"
+    )
+
+
 def test_evidence_of_an_earlier_operator_convicts_nobody_before_the_stable_is_known() -> None:
     """The thresholds that would be named are not known either."""
     logs = (NEEDED + 1, *(FLOOR,) * (COUNT - 1))

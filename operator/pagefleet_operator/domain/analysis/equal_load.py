@@ -64,8 +64,10 @@ def judge(judged: Judged) -> Verdict:
         known = sum(sketch.total(own) for own in sums.reference.strata.values())
         message = f"{record.signal}: the stable has {known} of the {MIN_REQUESTS} measured requests needed"
         return _verdict(Outcome.INCONCLUSIVE, judged, record, message, None)
-    if sums.evidence.log >= math.log(1 / judged.level) and _slower(judged):
-        message = f"{_state(judged, found, count)}; {_conviction(sums)} (evidence {record.evidence:.3g})"
+    recent = _since_it_grew(judged)
+    slower = recent is None or recent.value > 1 + guard.max_increase
+    if sums.evidence.log >= math.log(1 / judged.level) and slower:
+        message = f"{_state(judged, found, count)}; {_proof(sums, found, recent)} (evidence {record.evidence:.3g})"
         return _verdict(Outcome.REGRESSED, judged, record, message, None)
     if count < guard.min_requests:
         wait = (guard.min_requests - count) * judged.elapsed / count if count else None
@@ -75,7 +77,7 @@ def judge(judged: Judged) -> Verdict:
     if found is not None and found.high is not None and found.high < 1 + guard.max_increase:
         if sums.evidence.log < math.log(SUSPICIOUS):
             return _verdict(Outcome.PASSED, judged, record, state, None)
-        message = f"suspicious, not proven: {state}; {_conviction(sums)} (evidence {record.evidence:.3g})"
+        message = f"suspicious, not proven: {state}; {_excess(sums, sums.hits[sums.likeliest()])} (evidence {record.evidence:.3g})"
         return _verdict(Outcome.INCONCLUSIVE, judged, record, message, None)
     more = None if found is None else _more(judged, found)
     if more is None:
@@ -86,16 +88,15 @@ def judge(judged: Judged) -> Verdict:
     return _verdict(Outcome.INCONCLUSIVE, judged, record, message, wait)
 
 
-def _slower(judged: Judged) -> bool:
-    """Whether the guarded quantile lies beyond what is accepted since the evidence began to grow.
+def _since_it_grew(judged: Judged) -> Ratio | None:
+    """The ratio of the guarded quantile since the evidence began to grow. It must lie beyond what is accepted.
 
     The evidence also grows where a few requests in a hundred are far slower than expected, or most of them a little, while the
     guarded quantile is no worse than accepted. Without measurements that can be compared the evidence alone decides.
     """
     sums, guard = judged.sums, judged.guard
     lasting = sketch.merged([sums.waiting(), *sums.suspects.unmeasured.values()])
-    found = ratio(sums.suspects.measured, lasting, sums.reference.strata, guard.quantile, sums.excursions.spread())
-    return found is None or found.value > 1 + guard.max_increase
+    return ratio(sums.suspects.measured, lasting, sums.reference.strata, guard.quantile, sums.excursions.spread())
 
 
 def _more(judged: Judged, found: Ratio) -> int | None:
@@ -131,9 +132,20 @@ def _lasting(sums: Accumulated) -> int:
     return sketch.beyond(sums.waiting(), sums.thresholds[QUANTILES.index(0.95)].pooled)
 
 
-def _conviction(sums: Accumulated) -> str:
+def _proof(sums: Accumulated, found: Ratio | None, recent: Ratio | None) -> str:
+    """What convicts. Where the evidence began to grow late, the numbers of the whole rollout would hide it."""
     place = sums.likeliest()
-    requests, hits = sums.hits[place]
+    if found is None or recent is None or recent.requests >= found.requests:
+        return _excess(sums, sums.hits[place])
+    known, others = sums.thresholds[place].decided(sums.suspected())
+    share = _excess(sums, (known[0] + others[0], known[1] + others[1]))
+    return f"{recent.value:.2f} times in the {recent.requests:,} requests since the evidence began to grow; {share}"
+
+
+def _excess(sums: Accumulated, counted: tuple[float, float]) -> str:
+    """How many of the requests are hits of the threshold with the most evidence; `counted` are the requests and the hits."""
+    place = sums.likeliest()
+    requests, hits = counted
     threshold, increase = sums.thresholds[place], sums.scope.increase
     if place < len(QUANTILES):
         bound = f"{1 + increase:.2f} times the stable's p{100 * QUANTILES[place]:g}"

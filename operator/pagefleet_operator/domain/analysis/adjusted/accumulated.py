@@ -253,6 +253,10 @@ class Accumulated:
             return MULTIPLE
         return max(range(THRESHOLDS), key=lambda place: max(logs[place * len(ODDS) : (place + 1) * len(ODDS)]))
 
+    def suspected(self) -> Side:
+        """Return the canary's requests since the evidence began to grow, with those that wait."""
+        return Side(self.suspects.measured, self.suspects.unmeasured, {}, self._waiting[1].total())
+
     def waiting(self) -> Histogram:
         """Return the canary's requests without a first token, by their age as a multiple of the expected time."""
         return sketch.merged(list(self._waiting[1].total().values()))
