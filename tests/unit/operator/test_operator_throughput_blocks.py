@@ -89,10 +89,14 @@ def test_much_evidence_of_late_is_suspicious_though_most_blocks_were_good() -> N
     assert verdict.record.message.startswith("suspicious, not proven: ")
 
 
-def test_evidence_against_a_canary_that_is_no_slower_over_all_convicts_nobody() -> None:
-    pattern = [QUICK] * 20 + [SLOW] * 19
+@pytest.mark.parametrize("good", [20, 200])
+def test_a_canary_that_becomes_slower_is_convicted_however_long_it_was_not(good: int) -> None:
+    pattern = [QUICK] * good + [SLOW] * 19
     assert evidence([one == SLOW for one in pattern]) >= 100
-    assert judged(pattern).outcome is Outcome.INCONCLUSIVE
+    found = judged(pattern)
+    assert (found.outcome, found.reason) == (Outcome.REGRESSED, "Throughput")
+    assert found.record.statistic == pytest.approx(1 - 1 / RATIO) and found.record.samples == 5 * (good + 19)
+    assert found.record.message.endswith(f" {1 / RATIO - 1:+.0%}, limit -20%; worse than that in 19 of 19 blocks")
 
 
 @pytest.mark.parametrize(("canary", "stable", "compared"), [(4, 4, 1), (3, 9, 0), (9, 3, 0)])

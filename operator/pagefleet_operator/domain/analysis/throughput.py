@@ -95,10 +95,11 @@ class _Question:
 def judge(canary: Iterable[Slice], stable: Iterable[Slice], max_decrease: float, level: float) -> Verdict:
     """Compare the revisions by their slices of the same time, at the error level `level`."""
     blocks, limit = _blocks(canary, stable), -math.log(1 - max_decrease)
-    slow = sum(block.difference > limit for block in blocks)
-    decrease = 1 - math.exp(-_median(blocks)) if blocks else 0.0
+    value, shown = _evidence(blocks, limit, level)
+    slow = sum(block.difference > limit for block in shown)
+    decrease = 1 - math.exp(-_median(shown)) if shown else 0.0
     question = _Question(THROUGHPUT, limit, decrease, max_decrease)
-    return _verdict(question, blocks, _sentence(blocks, slow, decrease, max_decrease), level)
+    return _verdict(question, blocks, _sentence(shown, slow, decrease, max_decrease), value, level)
 
 
 def judge_cost(
@@ -109,25 +110,34 @@ def judge_cost(
         return no_measurement(COST, f"{COST}: the price of a replica is not known for both revisions")
     blocks = [replace(block, difference=block.difference + prices.log_ratio) for block in _blocks(canary, stable)]
     limit = math.log(1 + max_increase)
-    dear = sum(block.difference > limit for block in blocks)
-    increase = math.exp(_median(blocks)) - 1 if blocks else 0.0
+    value, shown = _evidence(blocks, limit, level)
+    dear = sum(block.difference > limit for block in shown)
+    increase = math.exp(_median(shown)) - 1 if shown else 0.0
     text = (
         f"{COST}: {_costs(blocks, prices, increase)}; at the same time and for like prompts {increase:+.0%}, "
-        f"limit {max_increase:+.0%}; dearer than that in {dear} of {len(blocks)} blocks; a replica costs {prices.canary:g} an "
+        f"limit {max_increase:+.0%}; dearer than that in {dear} of {len(shown)} blocks; a replica costs {prices.canary:g} an "
         f"hour, one of the stable {prices.stable:g}"
     )
-    return _verdict(_Question(COST, limit, increase, max_increase), blocks, text, level)
+    return _verdict(_Question(COST, limit, increase, max_increase), blocks, text, value, level)
 
 
-def _verdict(question: _Question, blocks: Sequence[_Block], text: str, level: float) -> Verdict:
-    """Bet on the blocks whose difference is above the question's limit."""
-    name, worse = question.name, question.worse
-    mixture, shares = OnsetMixture.of(len(SHARES)), (1 / len(SHARES),) * len(SHARES)
-    for block in blocks:
-        beyond = block.difference > question.limit
-        mixture = mixture.after([math.log(2 * (share if beyond else 1 - share)) for share in SHARES], shares, PRIOR)
-    requests = sum(block.canary.count for block in blocks), sum(block.stable.count for block in blocks)
+def _evidence(blocks: Sequence[_Block], limit: float, level: float) -> tuple[float, Sequence[_Block]]:
+    """Bet on the blocks whose difference is above the limit. Return the evidence, and the blocks whose numbers are stated: where it
+    convicts those since the likeliest onset (as in `adjusted.suspects`), because good ones before would hide what is worse now."""
+    mixture, shares, since, excess = OnsetMixture.of(len(SHARES)), (1 / len(SHARES),) * len(SHARES), 0, 0.0
+    for number, block in enumerate(blocks):
+        beyond = block.difference > limit
+        gains = [math.log(2 * (share if beyond else 1 - share)) for share in SHARES]
+        mixture, excess = mixture.after(gains, shares, PRIOR), excess + gains[0]
+        if excess <= 0:
+            since, excess = number + 1, 0.0
     value = value_of(mixture.log)
+    return value, blocks[since:] if value >= 1 / level else blocks
+
+
+def _verdict(question: _Question, blocks: Sequence[_Block], text: str, value: float, level: float) -> Verdict:
+    name, worse = question.name, question.worse
+    requests = sum(block.canary.count for block in blocks), sum(block.stable.count for block in blocks)
     proven, suspicious = value >= 1 / level, value >= SUSPICIOUS or worse > question.accepted
     if proven and worse > 0:
         outcome = Outcome.REGRESSED
