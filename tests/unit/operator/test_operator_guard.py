@@ -247,6 +247,32 @@ def test_the_evidence_of_a_bound_has_the_alternatives_of_a_bound() -> None:
     assert gather((), subject, slow.periods).settled.absolute == stored.absolute
 
 
+@pytest.mark.parametrize(
+    ("signal", "requests", "streams", "named"),
+    [
+        ("ttft", 50, False, True),
+        ("tpot", 50, False, True),
+        ("ttft", 49, False, False),  # so few that it may still come
+        ("ttft", 50, True, False),
+        ("e2e", 50, False, False),
+    ],
+)
+def test_a_service_without_streams_learns_why_it_gets_no_verdict(
+    signal: str, requests: int, streams: bool, named: bool
+) -> None:
+    times = {"ttft": {sketch.bucket_of(0.02): 1}} if streams else {}
+    pieces = [Slice("g", 0.0, SLICE, name, "s", requests, 0, times, started=requests) for name in "sc"]
+    own = replace(NOTHING, latency=(LatencyGuard(signal, 0.95, 0.15, 0.99, 50),))
+    verdict = judged(pieces, own)
+    assert verdict is not None and verdict.outcome.value == "Inconclusive"
+    words = (
+        f"{signal} p95: 0 of the 50 requests needed: none of the 50 requests that the canary has answered was a stream with a "
+        f"known {signal}; where clients do not stream, judge e2e (spec.rollout.guard.latency); source Gateway"
+    )
+    assert (verdict.record.message == words) is named
+    assert "stream" not in verdict.record.message or named
+
+
 def test_nothing_is_judged_without_signals_or_before_the_canary_has_traffic() -> None:
     assert judged(slices(3), NOTHING) is None
     observation = Observation("ns", "chat", "uid", 1, {}, Status(), slices=tuple(slices(3)))

@@ -34,6 +34,7 @@ from pagefleet_operator.domain.status.stage import reading_of
 from pagefleet_operator.domain.status.status import BaselineRecord, EvidenceRecord
 
 EPOCH_SECONDS = 3600.0  # evidence begins at whole hours, each with an error level of its own
+STREAMED = ("ttft", "tpot")  # the gateways measure them on streams only
 MAX_MISSED_SECONDS = 60.0  # so many seconds at the beginning may lack data while it still counts as complete
 
 
@@ -175,7 +176,21 @@ class _Requests:
         else:
             strata = sums[test.name].strata_of(test.test)
             verdict = latency.judge_concurrent(test.guard, strata, test.level, comparison.now - self._since)
+            verdict = self._without_streams(test, verdict)
         return with_source(verdict, test.source)
+
+    def _without_streams(self, test: _LatencyTest, verdict: Verdict) -> Verdict:
+        """The verdict with the reason why the gateways measure nothing, where requests have ended and none was a stream."""
+        if test.name != sources.GATEWAY or test.guard.signal not in STREAMED or verdict.record.samples:
+            return verdict
+        ended = sum(piece.requests for piece in self._slices[test.name].own(self._comparison.canary, 0))
+        if ended < test.guard.min_requests:
+            return verdict
+        message = (
+            f"{verdict.record.message}: none of the {ended:,} requests that the canary has answered was a stream with a known "
+            f"{test.guard.signal}; where clients do not stream, judge e2e (spec.rollout.guard.latency)"
+        )
+        return replace(verdict, record=replace(verdict.record, message=message))
 
     def _errors(self, max_rate: float, source: Source, sums: Mapping[str, Accumulator]) -> Verdict:
         name = sources.name_of(source)
