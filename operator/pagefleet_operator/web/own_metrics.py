@@ -59,7 +59,10 @@ class Metrics:
         for event in plan.events:
             self.decisions.labels(namespace, service, event.reason).inc()
         weights = {entry.revision: entry.weight for entry in plan.status.traffic}
-        names = {record.hash for record in plan.status.revisions if record.desired or record.ready}
+        # A revision that sleeps has traffic and no pods. Its zeros show alerts that a wake-up is no outage.
+        names = {
+            record.hash for record in plan.status.revisions if record.desired or record.ready or record.hash in weights
+        }
         for record in plan.status.revisions:
             if record.hash in names:
                 self.replicas.labels(namespace, service, record.hash, "ready").set(record.ready)

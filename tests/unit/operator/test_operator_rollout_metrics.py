@@ -3,10 +3,21 @@ that no alert goes on about a reason that has passed or a canary that is gone.""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pagefleet_operator.domain.status.plan import Plan
-from pagefleet_operator.domain.status.status import Condition, Phase, RolloutRecord, SignalRecord, Status
+from pagefleet_operator.domain.status.status import (
+    Condition,
+    Phase,
+    RevisionRecord,
+    RolloutRecord,
+    SignalRecord,
+    Status,
+    Weight,
+)
+from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.own_rollout_metrics import RolloutMetrics
 
 JUDGED = SignalRecord(
@@ -71,3 +82,21 @@ def test_a_service_that_is_gone_leaves_nothing_and_others_stay() -> None:
     metrics.forget("ns", "chat")
     assert len(series(registry)) == 1
     assert 'service="other"' in next(iter(series(registry)))
+
+
+def test_a_service_that_sleeps_keeps_the_zeros_of_its_revision_so_that_waking_is_no_outage() -> None:
+    """PagefleetNoReadyReplica looks back for them (`tests/support/alert_cases.py`, WOKEN)."""
+    metrics = Metrics()
+    awake = RevisionRecord("r1", 1.0, ready=2, desired=2)
+    asleep = replace(awake, ready=0, desired=0)
+    for revisions in ((awake,), (asleep, RevisionRecord("r0", 0.0))):
+        metrics.planned("ns", "chat", Plan(Status(stable="r1", traffic=(Weight("r1", 100),), revisions=revisions)))
+    shown = series(metrics.registry)
+    of = 'namespace="ns",revision="r1",service="chat"'
+    assert {name: value for name, value in shown.items() if "revision=" in name} == {
+        f'pagefleet_replicas{{{of},state="ready"}}': 0,
+        f'pagefleet_replicas{{{of},state="desired"}}': 0,
+        f"pagefleet_weight{{{of}}}": 100,
+    }
+    metrics.forget("ns", "chat")
+    assert not any('service="chat"' in name for name in series(metrics.registry))
