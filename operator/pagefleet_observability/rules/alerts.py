@@ -13,6 +13,7 @@ from pagefleet_observability.rules.recordings import (
     BY,
     FALLBACKS,
     PREFILL_QUEUE,
+    REQUESTS,
     SERVICE,
     TTFT_BUDGET,
     TTFT_SECONDS,
@@ -28,7 +29,8 @@ NAME = "{{ $labels.namespace }}/{{ $labels.service }}"
 REVISION = f"Revision {{{{ $labels.revision }}}} of {NAME}"
 SHARE = "{{ $value | humanizePercentage }}"
 OBJECTIVE = f"Objective {{{{ $labels.objective }}}} of {NAME}"
-SERVICE_RATE = f"sum by ({SERVICE}) (revision:pagefleet_gateway_requests:rate5m)"
+# With those that the gateway itself refused: of a service without any pod there are no others.
+SERVICE_RATE = f'sum by ({SERVICE}) (rate({REQUESTS}{{service!=""}}[5m]))'
 
 
 def _burn(level: str, factor: int, windows: tuple[str, str]) -> str:

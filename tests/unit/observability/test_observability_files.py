@@ -108,6 +108,15 @@ def test_an_alert_about_a_service_has_its_team_and_a_changed_contact_makes_no_se
     _play(case, scenarios, tmp_path)
 
 
+def test_an_error_budget_that_burns_because_no_pod_is_left_pages(tmp_path: Path) -> None:
+    """Then the gateway itself answers every request 503, and no revision has any."""
+    case = next(case for case in CASES if case.alert == "PagefleetSLOBurnFast")
+    refused = {series.replace('revision="c1"', 'revision=""'): values for series, values in case.fires.items()}
+    outage = {series.replace('code="200"', 'code="503"'): values for series, values in refused.items()}
+    assert any('code="503"' in series for series in outage)
+    _play(case, [_scenario(case, "fires in an outage", outage, case.labels)], tmp_path)
+
+
 def test_an_expectation_that_does_not_hold_is_named(tmp_path: Path) -> None:
     """The test above can fail, both ways."""
     case = next(case for case in CASES if case.alert == "PagefleetRegressed")
