@@ -56,6 +56,12 @@ def _condition(selector: str) -> str:
     return f"max by ({SERVICE}, reason) (pagefleet_condition{{{selector}}}) == 1"
 
 
+def _mean(series: str, window: str) -> str:
+    """The mean of a gauge in a window by service, over the series of all operators that have led meanwhile."""
+    total, number = (f"sum by ({SERVICE}) ({of}_over_time({series}[{window}]))" for of in ("sum", "count"))
+    return f"{total} / {number}"
+
+
 def _replicas(state: str, window: str = "", metric: str = "pagefleet_replicas") -> str:
     """With a window the fewest in it, of all operators that have led meanwhile: the series of a new one has no past."""
     series = f'{metric}{{state="{state}"}}'
@@ -269,8 +275,7 @@ SERVICES = Group(
         Alert(
             "PagefleetTokensDear",
             TICKET,
-            f"max by ({SERVICE}) (pagefleet_cost_per_1k_tokens)"
-            f" > 3 * max by ({SERVICE}) (avg_over_time(pagefleet_cost_per_1k_tokens[7d]))",
+            f"max by ({SERVICE}) (pagefleet_cost_per_1k_tokens) > 3 * {_mean('pagefleet_cost_per_1k_tokens', '7d')}",
             "2h",
             f"1000 tokens of {NAME} cost {{{{ $value | humanize }}}}",
             "The cost has been above three times the mean of the last week for two hours: replicas are idle, or each generates fewer tokens.",

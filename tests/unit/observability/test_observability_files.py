@@ -117,6 +117,16 @@ def test_an_error_budget_that_burns_because_no_pod_is_left_pages(tmp_path: Path)
     _play(case, [_scenario(case, "fires in an outage", outage, case.labels)], tmp_path)
 
 
+def test_the_mean_price_of_a_week_is_that_of_all_operators_which_have_led(tmp_path: Path) -> None:
+    """Another operator leads just when tokens become dear: its own series has no cheaper past."""
+    case = next(case for case in CASES if case.alert == "PagefleetTokensDear")
+    price = 'pagefleet_cost_per_1k_tokens{{namespace="a",service="chat",pod="{}"}}'
+    dear = {price.format("o1"): "1+0x200", price.format("o2"): "_x201 9+0x10"}
+    usual = {price.format("o1"): "1+0x200", price.format("o2"): "_x201 2+0x10"}
+    scenarios = [_scenario(case, "fires", dear, case.labels), _scenario(case, "is quiet", usual, None)]
+    _play(case, scenarios, tmp_path)
+
+
 def test_an_expectation_that_does_not_hold_is_named(tmp_path: Path) -> None:
     """The test above can fail, both ways."""
     case = next(case for case in CASES if case.alert == "PagefleetRegressed")
