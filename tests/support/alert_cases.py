@@ -69,6 +69,13 @@ def gpu(used: int, free: int, busy: int = 80, pod: str = "p0") -> Series:
     }
 
 
+def prefill_gpu(used: int, free: int, busy: int = 80) -> Series:
+    """Return a GPU that a prefill pod holds, whose engine is scraped with labels of its own, beside a busy one of p0."""
+    of = 'namespace="a",prefill_of="chat",prefill_revision="c1",pod="prefill"'
+    running = {f"vllm:num_requests_running{{{of}}}": "0+0x60"}
+    return gpu(70000, 11000) | gpu(used, free, busy, pod="prefill") | running
+
+
 def pages(free: str, cached: str) -> Series:
     pod = f'{REV},pod="p0"'
     return {
@@ -222,10 +229,10 @@ TICKETS = (
          (condition("CapacityAsPlanned", "False", "BetterThanPlanned"),), at="1h",
          labels={**SERVICE, "reason": "WorseThanPlanned"}),
     Case("PagefleetAcceleratorMemoryFull", gpu(80400, 600),
-         (gpu(70000, 11000), gpu(80400, 600, pod="other")), labels=REVISION),
+         (gpu(70000, 11000), gpu(80400, 600, pod="other"), prefill_gpu(80400, 600)), labels=REVISION),
     Case("PagefleetAcceleratorIdle", gpu(70000, 11000, busy=2),
-         (gpu(70000, 11000, busy=20), gpu(70000, 11000, busy=2, pod="other")), at="3h", labels=REVISION,
-         interval="5m"),
+         (gpu(70000, 11000, busy=20), gpu(70000, 11000, busy=2, pod="other"), prefill_gpu(70000, 11000, busy=2)),
+         at="3h", labels=REVISION, interval="5m"),
     Case("PagefleetTokensDear", {f"pagefleet_cost_per_1k_tokens{{{SVC}}}": "1+0x200 9+0x10"},
          ({f"pagefleet_cost_per_1k_tokens{{{SVC}}}": "1+0x200 2+0x10"},), at="103h", labels=SERVICE, interval="30m"),
     Case("PagefleetScalingBlind", condition("Scaling", "False", "SignalsMissing"),

@@ -23,9 +23,7 @@ GPUS = Row(
             "Of the fullest GPU of a revision. An engine reserves its KV pages when it starts.",
             unit="percentunit",
         ),
-        Panel(
-            "Memory left", ((f"{LEFT}{{{OF}}}", "{{pod}}"),), "Of the fullest GPU of each replica.", unit="decmbytes"
-        ),
+        Panel("Memory left", ((f"{LEFT}{{{OF}}}", "{{pod}}"),), "Of the fullest GPU of each replica.", unit="mbytes"),
     ),
 )
 

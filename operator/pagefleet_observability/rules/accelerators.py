@@ -2,7 +2,7 @@
 
 NVIDIA's DCGM exporter (etc/default-counters.csv of its repository) names the pod that holds a GPU. Prometheus calls these labels
 `exported_pod` and `exported_namespace` where the scrape does not honour an exporter's labels, as that of the GPU Operator; both forms are
-read. The service and the revision of a pod come from its engine's own metrics.
+read. The service and the revision of a pod come from its engine's own metrics. Prefill pods have neither there, so they are left out.
 
 AWS's neuron-monitor names no pod: its numbers are of an instance and a runtime, so they are on the dashboard of the fleet only.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pagefleet_contract.engine_metrics import RUNNING
 from pagefleet_observability.rules.engines import level
-from pagefleet_observability.rules.recordings import BY
+from pagefleet_observability.rules.recordings import BY, OF_REVISIONS
 from pagefleet_observability.rules.rule import Alert, Group, Recording, Severity
 
 GPU_BUSY, GPU_USED, GPU_FREE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"  # percent, MiB, MiB
@@ -36,7 +36,7 @@ def of_pods(metric: str) -> str:
 
 def _each(expr: str, aggregation: str, by: str = BY) -> str:
     """By service and revision, of an expression that has one series for each pod."""
-    place = f"clamp_max(count by (pod, {BY}) ({level(RUNNING)}), 1)"
+    place = f"clamp_max(count by (pod, {BY}) ({level(RUNNING, OF_REVISIONS)}), 1)"
     return f"{aggregation} by ({by}) ({expr} * on (namespace, pod) group_left (service, revision) {place})"
 
 

@@ -159,6 +159,12 @@ def test_names_are_told_once() -> None:
     assert len(names) == len(set(names))
 
 
+def test_a_panel_s_unit_is_that_of_its_series() -> None:
+    """Grafana's `mbytes` are 1024 * 1024 bytes, and its `decmbytes` are a million."""
+    units = {panel.unit for board in DASHBOARDS for panel in board.panels if ":mebibytes" in str(panel.queries)}
+    assert units == {"mbytes"}
+
+
 def test_dashboards_are_what_grafana_imports() -> None:
     assert {board.name for board in DASHBOARDS} == {"fleet", "service", "rollout", "engine"}
     for board in DASHBOARDS:
