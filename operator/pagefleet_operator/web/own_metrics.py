@@ -50,6 +50,7 @@ class Metrics:
         self.load = LoadMetrics(self.registry)
         self.llm_cost = LLMCostMetrics(self.registry)
         self._rollout = RolloutMetrics(self.registry)
+        self._kinds: dict[tuple[str, str], set[str]] = {}  # of the decisions that were counted
         self._series: dict[tuple[str, str], set[str]] = {}
         self._prefill_series: dict[tuple[str, str], set[str]] = {}
 
@@ -57,6 +58,7 @@ class Metrics:
         """Export a plan's numbers, and remove the series of revisions that no longer exist."""
         self._rollout.planned(namespace, service, plan)
         for event in plan.events:
+            self._kinds.setdefault((namespace, service), set()).add(event.reason)
             self.decisions.labels(namespace, service, event.reason).inc()
         weights = {entry.revision: entry.weight for entry in plan.status.traffic}
         # A revision that sleeps has traffic and no pods. Its zeros show alerts that a wake-up is no outage.
@@ -79,6 +81,9 @@ class Metrics:
             self._prefill_series[namespace, service] = set(having)
 
     def forget(self, namespace: str, service: str) -> None:
+        """Remove the series of a deleted service."""
+        for kind in self._kinds.pop((namespace, service), set()):
+            self.decisions.remove(namespace, service, kind)
         self.load.forget(namespace, service)
         self.llm_cost.forget(namespace, service)
         self._rollout.forget(namespace, service)

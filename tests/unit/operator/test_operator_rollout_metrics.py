@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.plan import Event, Plan
 from pagefleet_operator.domain.status.status import (
     Condition,
     Phase,
@@ -100,3 +100,15 @@ def test_a_service_that_sleeps_keeps_the_zeros_of_its_revision_so_that_waking_is
     }
     metrics.forget("ns", "chat")
     assert not any('service="chat"' in name for name in series(metrics.registry))
+
+
+def test_the_decisions_about_a_deleted_service_are_counted_no_more() -> None:
+    """A cluster in which services come and go must not fill Prometheus with their names."""
+    metrics = Metrics()
+    for number in range(20):
+        plan = Plan(Status(), events=(Event("Normal", "Promoted", "words"), Event("Warning", "RolledBack", "words")))
+        metrics.planned("ns", f"test-{number}", plan)
+        metrics.planned("ns", f"test-{number}", plan)
+        metrics.forget("ns", f"test-{number}")
+        metrics.forget("ns", f"test-{number}")
+    assert not any('service="test' in name for name in series(metrics.registry))
