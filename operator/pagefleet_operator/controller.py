@@ -95,13 +95,18 @@ class Queue:
         if when < self._due.get(key, math.inf):
             self._due[key] = when
             heapq.heappush(self._heap, (when, key))
-        self._metrics.queue.set(len(self._due))
         self._changed.set()
+
+    def _late(self) -> float:
+        """The number of services that are due already. Every other service is due at some later time."""
+        now = time.monotonic()
+        return float(sum(when <= now for when in self._due.values()))
 
     async def run(self, *needed: asyncio.Event) -> None:
         """Work for ever, once all events of `needed` are set. Services that become due earlier wait in the queue."""
         for event in needed:
             await event.wait()
+        self._metrics.queue.set_function(self._late)  # an operator that stands by owes no decision
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
                 group.create_task(self._worker())

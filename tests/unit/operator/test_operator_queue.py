@@ -43,6 +43,41 @@ async def test_a_service_that_is_due_again_while_it_is_worked_on_is_worked_on_ag
     assert done == expected
 
 
+async def test_the_depth_of_the_queue_is_of_those_that_are_due_while_this_operator_decides() -> None:
+    started, decided, all_started, all_decided = list[str](), list[str](), asyncio.Event(), asyncio.Event()
+    metrics, leads, release = Metrics(), asyncio.Event(), asyncio.Event()
+
+    async def work(key: ServiceKey) -> float | None:
+        started.append(key[1])
+        if len(started) == MAX_OF_A_TENANT:
+            all_started.set()
+        await release.wait()
+        decided.append(key[1])
+        if len(decided) == 20:
+            all_decided.set()
+        return 60.0
+
+    def depth() -> float | None:
+        return metrics.registry.get_sample_value("pagefleet_operator_queue_depth")
+
+    queue = Queue(work, metrics)
+    for number in range(20):
+        queue.add(("ns", f"due-{number}"), first=number == 0)
+    for number in range(100):
+        queue.add(("ns", f"idle-{number}"), 60.0)
+    running = asyncio.create_task(queue.run(leads))
+    assert depth() == 0, "it stands by"
+    async with asyncio.timeout(10):
+        leads.set()
+        await all_started.wait()
+        assert depth() == 20 - MAX_OF_A_TENANT
+        release.set()
+        await all_decided.wait()
+    assert depth() == 0, "each is due again in a minute"
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_thousand_waiting_services_are_worked_on_in_the_order_in_which_they_are_due() -> None:
     order, all_done = list[int](), asyncio.Event()
 
