@@ -173,8 +173,8 @@ class GatewayWindows:
             self._buckets[key] = sum(map(bucket_count, known))
         self._sums.setdefault(key, LoadSums())
         attained = self._attained.get(key)
-        if attained is None or (recorded is not None and recorded.until > attained.newest):  # another operator has led
-            self._attained[key] = Attainment(recorded)
+        if attained is None or (recorded is not None and attained.lacks(recorded)):
+            self._attained[key] = Attainment(recorded, self._clock())
         for address, answer in zip(addresses, answers, strict=True):
             if answer is None or (skew := self._add(key, address, answer, judged=judged)) is None:
                 continue

@@ -113,6 +113,25 @@ def test_the_counts_go_on_after_the_clock_was_set_back() -> None:
     assert kept(attainment, stored, NOON - 3500).objectives[0].requests == 1000
 
 
+def test_a_restart_after_the_clock_was_set_back_goes_on_with_the_counts() -> None:
+    """What the wrong clock has counted counts as of now, and leaves the last hour and the window in time."""
+    ahead = NOON + 400 * DAY_SECONDS
+    attainment = Attainment()
+    attainment.add([counted(ahead, 1000, 100)])
+    stored = kept(attainment, None, ahead)
+    seen_both = kept(attainment, stored, NOON)
+    assert (seen_both.until, seen_both.objectives[0].burn) == (NOON, 2.0)
+    assert kept(attainment, stored, NOON + 4000).objectives[0].burn is None
+    restarted = Attainment(stored, NOON)
+    assert not restarted.lacks(stored)
+    restarted.add([counted(NOON + 2, 1000, 10)])
+    (chat,) = kept(restarted, stored, NOON + 4).objectives
+    assert (chat.requests, chat.missed, [day.day for day in chat.days]) == (2000, 110, ["2024-10-04"])
+    assert chat.burn == 0.2, "its gateways have not sent what was counted before"
+    (chat,) = kept(restarted, None, NOON + 31 * DAY_SECONDS).objectives
+    assert chat.requests == 0
+
+
 def test_the_last_hour_passes_and_old_days_leave_the_window_without_any_request() -> None:
     attainment = Attainment()
     attainment.add([counted(NOON, 100, 9)])

@@ -1,6 +1,7 @@
 """Adds up the requests that kept or missed a service's objectives, by day and over the last hour, from the gateways' slices.
 
 Each slice is added once. A restarted operator continues from the status: it adds only slices that are newer than the record.
+A time that lies in the future (the clock was set back) becomes the present.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ MAX_KEYS = 64  # objectives of a service, those of its former specs included
 
 
 class Attainment:
-    """The counts of one service. Times are UNIX seconds by the operator's clock."""
+    """The counts of one service, which continue those that were recorded. Times are UNIX seconds by the operator's clock."""
 
-    def __init__(self, recorded: SLORecord | None = None) -> None:
-        self._floor = recorded.until if recorded is not None else -math.inf
+    def __init__(self, recorded: SLORecord | None = None, now: float = math.inf) -> None:
+        self._recorded = recorded.until if recorded is not None else -math.inf
+        self._floor = _passed(self._recorded, now)
         self.newest = self._floor
         self._days: dict[str, dict[int, Counts]] = {}
         self._minutes: dict[str, dict[int, Counts]] = {}
@@ -31,6 +33,10 @@ class Attainment:
                 number = day_number(entry.day)
                 if number is not None and 0 <= entry.missed <= entry.requests:
                     _add(self._days, objective.key, number, (entry.requests, entry.missed))
+
+    def lacks(self, recorded: SLORecord) -> bool:
+        """Whether the record counts more, because another operator has led."""
+        return recorded.until > max(self.newest, self._recorded)
 
     def add(self, slices: Iterable[Slice]) -> None:
         """Add slices that were not added before, in any order."""
@@ -53,17 +59,24 @@ class Attainment:
             for key in {**self._days, **self._minutes}
         }
         first = min((minute for minutes in self._minutes.values() for minute in minutes), default=now / MINUTE)
-        return SLOReading(self.newest, min(RECENT_SECONDS, max(MINUTE, now - first * MINUTE)), counts)
+        return SLOReading(_passed(self.newest, now), min(RECENT_SECONDS, max(MINUTE, now - first * MINUTE)), counts)
 
     def _forget(self, now: float) -> None:
-        for table, oldest in (
-            (self._days, math.floor(now / DAY_SECONDS) - MAX_DAYS + 1),
-            (self._minutes, math.floor((now - RECENT_SECONDS) / MINUTE)),
+        for table, oldest, latest in (
+            (self._days, math.floor(now / DAY_SECONDS) - MAX_DAYS + 1, math.floor(now / DAY_SECONDS)),
+            (self._minutes, math.floor((now - RECENT_SECONDS) / MINUTE), math.floor(now / MINUTE)),
         ):
             for key in list(table):
+                for late in [time for time in table[key] if time > latest]:
+                    _add(table, key, latest, table[key].pop(late))
                 table[key] = {time: counts for time, counts in table[key].items() if time >= oldest}
                 if not table[key]:
                     del table[key]
+
+
+def _passed(time: float, now: float) -> float:
+    """The time, or `now` where it lies further ahead than clocks differ."""
+    return time if time <= now + MINUTE else now
 
 
 def _add(table: dict[str, dict[int, Counts]], key: str, time: int, counts: Counts) -> None:
