@@ -21,7 +21,7 @@ from pagefleet_operator.domain.rollout.alerts import counts_without_revision, la
 from pagefleet_operator.domain.spec import parse as spec
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.status import budget, codec
-from pagefleet_operator.domain.status.status import AlertRecord
+from pagefleet_operator.domain.status.status import AlertRecord, Status
 
 MAX_BYTES = 1 << 20
 ATTEMPTS = 8
@@ -114,14 +114,12 @@ class Intake:
         writing the object."""
         for _ in range(ATTEMPTS):
             document = await self._find(namespace, service)
-            accepted = _accepted(document) if document else None
-            if document is None or accepted is None:
+            if document is None:
                 return frozenset()
-            labels, any_revision = accepted
-            # The end of an alert is taken in any case: an alert stored under an earlier spec may pause a rollout.
-            about = [alert for alert in alerts if alert.revision or any_revision or alert.resolved]
-            records = [bounded(alert, labels) for alert in about if matches(alert.labels, labels)]
             before = codec.load(document.get("status"))
+            records = _concerning(document.get("spec"), before, alerts)
+            if not records:
+                return frozenset()
             after = merge(before, records)
             if after != before:
                 fitted = budget.fit(after, before.conditions, time.time())
@@ -143,12 +141,27 @@ class Intake:
         return bool(token) and hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
-def _accepted(document: Document) -> tuple[Mapping[str, str], bool] | None:
-    """The labels an alert must carry for this service, and whether it may name no revision; None when it takes no alerts."""
-    raw = document.get("spec")
+def _concerning(raw: Any, status: Status, alerts: Iterable[AlertRecord]) -> list[AlertRecord]:
+    """The alerts that a service with the spec `raw` takes, as they are stored.
+
+    The end of a stored alert is taken under any spec, because Alertmanager sends it once: the alert may pause the rollout of an
+    earlier spec, or of one that is invalid now.
+    """
+    labels, any_revision = _accepted(raw)
+    firing = {(one.fingerprint, one.starts_at) for one in status.alerts if not one.resolved}
+    records = []
+    for alert in alerts:
+        named = alert.revision or any_revision or alert.resolved
+        if labels is not None and named and matches(alert.labels, labels):
+            records.append(bounded(alert, labels))
+        elif alert.resolved and (alert.fingerprint, alert.starts_at) in firing:
+            records.append(bounded(alert, {}))
+    return records
+
+
+def _accepted(raw: Any) -> tuple[Mapping[str, str] | None, bool]:
+    """The labels an alert must carry for this service, None when it takes no alerts, and whether it may name no revision."""
     parsed = spec.parse(raw or {})
     if isinstance(parsed, Spec):
-        labels, any_revision = parsed.rollout.alert_labels, parsed.rollout.alerts_without_revision
-    else:
-        labels, any_revision = labels_of(raw), counts_without_revision(raw)
-    return None if labels is None else (labels, any_revision)
+        return parsed.rollout.alert_labels, parsed.rollout.alerts_without_revision
+    return labels_of(raw), counts_without_revision(raw)

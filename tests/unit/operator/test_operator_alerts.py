@@ -137,6 +137,22 @@ async def test_an_alert_without_a_revision_is_not_stored_and_the_answer_names_th
     assert hook.store.alerts == [("mine", False), ("service", True)], "what is stored ends with its alert"
 
 
+async def test_an_invalid_spec_loses_no_alert_that_asks_for_a_pause_and_no_end_of_one(hook: Hook) -> None:
+    """Alertmanager sends an end once. A rollout whose alert never ended would stay paused when the spec is mended."""
+    rollout = hook.store.document["spec"]["rollout"]
+    rollout["alerts"]["onAlert"] = "pause"
+    assert await hook.post(payload(alert())) == 200
+    assert hook.store.alerts == [("f", False)]
+    rollout["steps"] = "soon"
+    assert await hook.post(payload(alert(status="resolved"), alert("g"))) == 200
+    assert hook.store.alerts == [("f", True), ("g", False)]
+    del rollout["alerts"], rollout["steps"]
+    assert await hook.post(payload(alert("g", "resolved"), alert("h"), alert("i", "resolved"))) == 200
+    assert hook.store.alerts == [("f", True), ("g", True)], (
+        "of a spec that takes none only ends of stored ones are taken"
+    )
+
+
 async def test_a_group_with_others_alerts_is_taken_apart(hook: Hook) -> None:
     foreign = [alert("a", namespace="other"), alert("b", service="other"), alert("c", severity="info")]
     assert await hook.post(payload(*foreign, alert("mine"))) == 200

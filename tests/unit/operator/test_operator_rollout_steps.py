@@ -246,7 +246,7 @@ def test_which_alert_counts() -> None:
         ({"rollout": {"alerts": {"matchLabels": PAGE}}}, PAGE, False),
         ({"rollout": {"alerts": {"matchLabels": PAGE, "withoutRevision": "act"}}}, PAGE, True),
         ({"rollout": {"alerts": {"matchLabels": PAGE, "onAlert": "rollback", "withoutRevision": "no"}}}, PAGE, False),
-        ({"rollout": {"alerts": {"matchLabels": PAGE, "onAlert": "pause"}}}, None, False),
+        ({"rollout": {"alerts": {"matchLabels": PAGE, "onAlert": "pause"}}}, PAGE, False),
         ({"rollout": {"alerts": {"matchLabels": {"severity": "page", "team": 5}}}}, None, False),
         ({"rollout": {"alerts": {"matchLabels": [1]}}}, None, False),
         ({"rollout": {"alerts": 5}}, None, False),
@@ -256,6 +256,7 @@ def test_which_alert_counts() -> None:
 )
 def test_labels_are_read_from_a_spec_that_may_be_anything(raw: object, labels: object, nameless: bool) -> None:
     assert alerts.labels_of(raw) == labels
+    assert alerts.rollback_labels_of(raw) == (None if "pause" in str(raw) else labels)
     assert alerts.counts_without_revision(raw) is nameless
 
 

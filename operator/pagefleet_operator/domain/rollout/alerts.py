@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
 
 
 def labels_of(raw: object) -> Mapping[str, str] | None:
-    """Read `spec.rollout.alerts.matchLabels` of a raw spec; None when alerts ask for no rollback. Total.
+    """Read `spec.rollout.alerts.matchLabels` of a raw spec; None when it takes no alerts. Total.
 
     The spec may be invalid elsewhere: an alert must not be lost for that.
     """
-    for name in ("rollout", "alerts"):
-        raw = raw.get(name) if isinstance(raw, Mapping) else None
-    if not isinstance(raw, Mapping) or raw.get("onAlert") == "pause":
-        return None
-    labels = raw.get("matchLabels")
+    labels = _given(raw).get("matchLabels")
     if not isinstance(labels, Mapping) or not all(isinstance(value, str) for value in labels.values()):
         return None
     return {str(name): value for name, value in labels.items()}
+
+
+def rollback_labels_of(raw: object) -> Mapping[str, str] | None:
+    """The same; None also when alerts ask for a pause, and no rollback. Total."""
+    return None if _given(raw).get("onAlert") == "pause" else labels_of(raw)
 
 
 def matches(labels: Mapping[str, str], required: Mapping[str, str]) -> bool:
@@ -30,9 +32,7 @@ def matches(labels: Mapping[str, str], required: Mapping[str, str]) -> bool:
 
 def counts_without_revision(raw: object) -> bool:
     """Read `spec.rollout.alerts.withoutRevision` of a raw spec. Total."""
-    for name in ("rollout", "alerts"):
-        raw = raw.get(name) if isinstance(raw, Mapping) else None
-    return isinstance(raw, Mapping) and raw.get("withoutRevision") == "act"
+    return bool(_given(raw).get("withoutRevision") == "act")
 
 
 def firing_against(
@@ -66,9 +66,16 @@ def decides(status: Status, raw: object, rollout: Rollout | None) -> bool:
     revision = status.canary if record.phase is not Phase.ROLLING_BACK else ""
     if record.phase is Phase.WATCHING:
         revision = status.stable
-    labels = rollout.alert_labels if rollout is not None else labels_of(raw)
+    labels = rollout.alert_labels if rollout is not None else rollback_labels_of(raw)
     any_revision = rollout.alerts_without_revision if rollout is not None else counts_without_revision(raw)
     return bool(revision) and firing_against(revision, status.alerts, labels, record.started, any_revision) is not None
+
+
+def _given(raw: object) -> Mapping[str, Any]:
+    """`spec.rollout.alerts` of a raw spec; {} where there is none."""
+    for name in ("rollout", "alerts"):
+        raw = raw.get(name) if isinstance(raw, Mapping) else None
+    return raw if isinstance(raw, Mapping) else {}
 
 
 def sentence(alert: AlertRecord, revision: str) -> str:

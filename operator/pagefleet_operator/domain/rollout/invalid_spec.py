@@ -22,7 +22,7 @@ def hold(turn: Turn, error: str) -> Stage:
         bad, good = stage.stable, previous.revision
     if not bad:
         return stage
-    labels, any_revision = alerts.labels_of(observation.spec), alerts.counts_without_revision(observation.spec)
+    labels, any_revision = alerts.rollback_labels_of(observation.spec), alerts.counts_without_revision(observation.spec)
     alert = alerts.firing_against(bad, observation.status.alerts, labels, stage.record.started, any_revision)
     if alert is None:
         return stage
