@@ -125,6 +125,11 @@ def rollout(phase: str) -> Series:
     return {f'pagefleet_rollout{{{REV},phase="{phase}"}}': "1+0x120"}
 
 
+def judged(phase: str, verdict: str, progressing: str = "True") -> Series:
+    progress = condition("Progressing", progressing, phase if progressing == "True" else "Idle")
+    return rollout(phase) | condition("Analysed", "Unknown", verdict) | progress
+
+
 def compared(canary: dict[str, int], stable: dict[str, int], phase: str = "Step") -> Series:
     """Return requests a minute by code of a canary and of the stable revision."""
     return rollout(phase) | requests(canary) | requests(stable, OTHER)
@@ -213,9 +218,10 @@ TICKETS = (
          (condition("RolledBack", "False", "NotRolledBack"),), labels={**SERVICE, "reason": "LatencyRegression"}),
     Case("PagefleetRegressed", {f'pagefleet_regressed{{{REV},signal="ttft p95"}}': "0.3+0x60"},
          ({f'pagefleet_regressed{{{REV},signal="ttft p95"}}': "0.3+0x20 _x40"},), labels=REVISION),
-    Case("PagefleetGuardInconclusive", rollout("Step") | condition("Analysed", "Unknown", "Inconclusive"),
-         (rollout("Step") | condition("Analysed", "True", "Passed"), condition("Analysed", "Unknown", "Inconclusive"),
-          rollout("Starting") | condition("Analysed", "Unknown", "Inconclusive")), at="70m", labels=REVISION),
+    Case("PagefleetGuardInconclusive", judged("Step", "Inconclusive"),
+         (judged("Step", "Passed"), judged("Starting", "Inconclusive"), condition("Analysed", "Unknown", "Inconclusive"),
+          # It was watched long enough, and the previous revision's replicas are retained (keepPrevious).
+          judged("Watching", "Inconclusive", progressing="False")), at="70m", labels=REVISION),
     Case("PagefleetScalerAtMaximum", condition("Scaling", "False", "AtMaximum"),
          (condition("Scaling", "True", "ReplicasChanging"),), labels={**SERVICE, "reason": "AtMaximum"}),
     Case("PagefleetCostCeiling", condition("Scaling", "False", "CostCeiling"),

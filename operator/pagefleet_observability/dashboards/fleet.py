@@ -28,8 +28,8 @@ SUMMARY = Row(
         ),
         Panel(
             "Rollouts",
-            ((f"count(pagefleet_rollout{{{IN}}}) or vector(0)", "rollouts"),),
-            "Rollouts under way.",
+            ((f'count(pagefleet_rollout{{{IN},phase!="Watching"}}) or vector(0)', "rollouts"),),
+            "Rollouts under way, without promoted revisions that are still watched.",
             kind="stat",
             width=4,
         ),

@@ -227,10 +227,12 @@ SERVICES = Group(
             "PagefleetGuardInconclusive",
             TICKET,
             f'max by ({BY}) (pagefleet_rollout{{phase=~"Step|Mirroring|Watching"}})'
-            f' and on ({SERVICE}) pagefleet_condition{{type="Analysed",reason="Inconclusive"}}',
+            f' and on ({SERVICE}) pagefleet_condition{{type="Analysed",reason="Inconclusive"}}'
+            # After the time of the watch nothing is judged any more, also while the previous revision's replicas are retained.
+            f' and on ({SERVICE}) pagefleet_condition{{type="Progressing",status="True"}}',
             "1h",
             f"{REVISION}: the guard has had no verdict for an hour",
-            "The rollout does not move: there are too few requests, a signal is missing, or the difference is near the limit.",
+            "There are too few requests, a signal is missing, or the difference is near the limit. A step does not end meanwhile.",
         ),
         Alert(
             "PagefleetScalerAtMaximum",
