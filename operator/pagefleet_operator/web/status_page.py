@@ -63,10 +63,13 @@ class Viewer:
 
 
 class StatusPage:
-    """Serves the page. `leads` returns whether this operator decides; only the leader has numbers of pods."""
+    """Serves the page. `leads` returns whether this operator decides; only the leader has numbers of pods. After `quiet` seconds
+    without a change a stream of the fleet says that it lives, and a service's page is sent again: its numbers grow old."""
 
-    def __init__(self, store: Objects, token_file: Path, leads: Callable[[], bool]) -> None:
-        self._store, self._leads, self._sessions = store, leads, Sessions(token_file)
+    def __init__(
+        self, store: Objects, token_file: Path, leads: Callable[[], bool], quiet: float = QUIET_SECONDS
+    ) -> None:
+        self._store, self._leads, self._sessions, self._quiet = store, leads, Sessions(token_file), quiet
         self._login = Template((STATIC / "login.html").read_text())
         self._snapshots: dict[Key, Snapshot] = {}
         self._rows: dict[Key, tuple[object, Snapshot | None, dict[str, Any]]] = {}
@@ -195,13 +198,15 @@ class StatusPage:
         return response
 
     async def _tell(self, response: web.StreamResponse, viewer: Viewer, watched: Key | None) -> None:
-        """Wait for changes and return them. Return a comment after a while without any, so that dead connections are noticed."""
+        """Wait for changes and send them. Send something after a while without any, so that dead connections are noticed."""
         try:
-            async with asyncio.timeout(QUIET_SECONDS):
+            async with asyncio.timeout(self._quiet):
                 await viewer.wake.wait()
         except TimeoutError:
-            await response.write(b": still here\n\n")
-            return
+            if watched is None:
+                await response.write(b": still here\n\n")
+                return
+            viewer.note(watched)
         due, viewer.due = viewer.due, set()
         viewer.wake.clear()
         if watched is not None:

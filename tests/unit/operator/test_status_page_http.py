@@ -23,6 +23,7 @@ from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.server import Server
 from pagefleet_operator.web.session import LASTS_SECONDS, Sessions
 from pagefleet_operator.web.status_page import MAX_VIEWERS, StatusPage
+from pagefleet_operator.web.view import STALE_SECONDS
 
 TOKEN = {"Authorization": "Bearer sesame"}
 
@@ -37,15 +38,16 @@ class Served:
     runner: web.AppRunner
 
 
+async def _nothing(_: web.Request) -> web.Response:
+    return web.json_response({})
+
+
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async def alerts(_: web.Request) -> web.Response:
-        return web.json_response({})
-
     token, store = tmp_path / "token", Store()
     token.write_text("sesame\n")
     page = StatusPage(store, token, lambda: False)
-    runner = await Server(Metrics(), alerts, lambda: True, page).start(0)
+    runner = await Server(Metrics(), _nothing, lambda: True, page).start(0)
     async with aiohttp.ClientSession() as http:
         yield Served(f"http://127.0.0.1:{runner.addresses[0][1]}/ui", token, store, page, http, runner)
     await runner.cleanup()
@@ -170,6 +172,22 @@ async def test_the_stream_of_a_service_and_its_end(served: Served) -> None:
         async with asyncio.timeout(10):
             rest = await answer.content.read()
         assert rest.count(b"event:") <= 1
+
+
+async def test_numbers_that_nobody_reads_any_more_are_shown_to_be_old(served: Served) -> None:
+    """An operator that cannot decide sends no change, and the page must not say "Read 2 s ago" for an hour."""
+    now, status = time.time(), fleet.idle(time.time())
+    page = StatusPage(served.store, served.token, lambda: True, quiet=0.01)
+    served.store.upsert(KIND, fleet.document("a", "one", status))
+    page.decided(fleet.seen("a", "one", status, now), status, now - STALE_SECONDS - 1)
+    runner = await Server(Metrics(), _nothing, lambda: True, page).start(0)
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/ui/events?service=a/one"
+    async with served.http.get(url, headers=TOKEN) as answer:
+        shown = [(await events(answer))[1] for _ in range(3)]
+    await runner.cleanup()
+    assert shown[0]["now"] < shown[1]["now"] < shown[2]["now"]
+    assert {one["stale"] for one in shown} == {True}
+    assert {one["read"] for one in shown} == {now - STALE_SECONDS - 1}
 
 
 async def test_too_many_viewers_are_refused_and_leave_room_when_they_go(served: Served) -> None:
