@@ -194,7 +194,10 @@ SERVICES = Group(
         Alert(
             "PagefleetTTFTBurnSlow",
             TICKET,
-            _without_objectives(_burn("service", SLOW_BURN, ("30m", "6h"))),
+            _without_objectives(
+                f"({_burn('service', SLOW_BURN, ('30m', '6h'))}) and"
+                f" sum by ({SERVICE}) (rate(pagefleet_gateway_ttft_seconds_count[30m])) > {MIN_RATE}"
+            ),
             "15m",
             f"{NAME}: {SHARE} of streamed answers begin later than {TTFT_SECONDS} s",
             f"The budget for slow first tokens (5 % over {TTFT_SECONDS} s) burns {SLOW_BURN} times too fast, over 30 min and 6 h.",
