@@ -189,6 +189,29 @@ def test_an_alert_that_pauses_lets_go_when_resolved() -> None:
     assert cluster.status.rollout.phase is Phase.IDLE
 
 
+def test_a_person_goes_on_although_an_alert_is_silenced_and_never_ends() -> None:
+    cluster = started(alerts={"matchLabels": {"severity": "page"}, "onAlert": "pause"})
+    cluster.until(lambda status: status.rollout.phase is Phase.STEP)
+    alert = AlertRecord("f", "Bad", cluster.now, cluster.status.canary, cluster.now, {"severity": "page"})
+    cluster.status = replace(cluster.status, alerts=(alert,))
+    cluster.tick()
+    assert cluster.status.rollout.paused == "alert Bad"
+    cluster.act("resume")
+    assert cluster.status.action is not None
+    assert (cluster.status.action.outcome, cluster.status.action.message) == (
+        "Done", "the rollout goes on; its step begins again, and alert Bad counts no more"
+    )  # fmt: skip
+    cluster.tick()
+    assert not cluster.status.rollout.paused
+    later = replace(alert, fingerprint="g", name="Worse", received=cluster.now)
+    cluster.status = replace(cluster.status, alerts=(alert, later))
+    cluster.tick()
+    assert cluster.status.rollout.paused == "alert Worse"
+    cluster.act("resume")
+    cluster.until(lambda status: not status.canary)
+    assert cluster.status.rollout.phase is Phase.IDLE
+
+
 def test_after_promotion_a_regression_goes_back_to_the_last_good_revision() -> None:
     cluster = started([{"weight": 50, "hold": "200s"}], afterPromotion={"watch": "30m", "keepPrevious": "1h"})
     first = cluster.status.stable

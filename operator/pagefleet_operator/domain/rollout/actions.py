@@ -176,7 +176,11 @@ def _resume(turn: SpecTurn, stage: Stage, _: Request) -> tuple[Stage, str]:
     record = stage.record
     if record.paused:
         begun = begin_phase(record, record.phase, turn.now)
-        return replace(stage, record=begun), "the rollout goes on; its step begins again"
+        if not record.paused.startswith("alert "):
+            return replace(stage, record=begun), "the rollout goes on; its step begins again"
+        # Alertmanager never sends the end of an alert that was silenced. One that begins later pauses again.
+        message = f"the rollout goes on; its step begins again, and {record.paused} counts no more"
+        return replace(stage, record=replace(begun, started=turn.now)), message
     if record.phase not in steps.WAITING:
         raise RefusedError(f"the rollout is not paused: its phase is {record.phase.value}")
     return steps.enter(turn, stage, record.step + 1), "the pause is over"
