@@ -160,6 +160,17 @@ def test_days_beyond_the_longest_window_and_names_without_end_are_forgotten() ->
     assert list(reading.counts[KEY].days.values()) == [(5, 1)]
 
 
+def test_names_that_a_tenant_s_picker_makes_up_for_days_take_no_memory_for_ever() -> None:
+    attainment = Attainment()
+    for hour in range(100):
+        now = NOON + hour * 3700.0
+        attainment.add([counted(now, 5, 1), *(counted(now, 1, 0, key=f"made-up-{hour}-{i}") for i in range(1000))])
+        reading = attainment.reading(now)
+        assert reading is not None and len(reading.counts) <= MAX_KEYS
+    (chat,) = kept(attainment, None, now).objectives
+    assert (chat.requests, chat.missed) == (500, 100)
+
+
 def test_stored_counts_that_cannot_be_are_not_continued() -> None:
     days = (
         DayRecord("2024-10-04", 5, 6),

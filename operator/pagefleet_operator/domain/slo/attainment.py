@@ -72,6 +72,9 @@ class Attainment:
                 table[key] = {time: counts for time, counts in table[key].items() if time >= oldest}
                 if not table[key]:
                     del table[key]
+        idle = [key for key in self._days if key not in self._minutes]  # the longest known first
+        for key in idle[: max(0, len(self._days) - MAX_KEYS)]:
+            del self._days[key]
 
 
 def _passed(time: float, now: float) -> float:
