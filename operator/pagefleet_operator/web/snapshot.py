@@ -63,7 +63,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One service. `left_out` counts pods beyond MAX_PODS. `started` is when the rollout began that `points` belong to."""
+    """One service. `left_out` counts pods beyond MAX_PODS. `started` is when the rollout began that `points` belong to.
+
+    `waiting` requests are queued in all replicas that were read lately, also in those left out, and `used` is the share of KV pages
+    in use of the fullest one; both are None when none was read.
+    """
 
     time: float
     pods: tuple[PodNow, ...] = ()
@@ -72,6 +76,8 @@ class Snapshot:
     points: tuple[Point, ...] = ()
     started: float = 0.0
     held: int | None = None  # requests that wait in the gateways for a pod
+    waiting: int | None = None
+    used: float | None = None
 
 
 def taken(before: Snapshot | None, observation: Observation, status: Status, now: float) -> Snapshot:
@@ -82,6 +88,7 @@ def taken(before: Snapshot | None, observation: Observation, status: Status, now
     pods += tuple(
         replace(_pod(pod, revision), prefill=True) for revision, reading in readings for pod in reading.prefill
     )
+    read = [pod for pod in pods if pod.waiting is not None and not pod.prefill]
     started = status.rollout.started
     points = before.points if before is not None and before.started == started else ()
     return Snapshot(
@@ -92,6 +99,8 @@ def taken(before: Snapshot | None, observation: Observation, status: Status, now
         points=_points(points, status.rollout.verdicts, now),
         started=started,
         held=observation.load.held if observation.load is not None else None,
+        waiting=sum(pod.waiting or 0 for pod in read) if read else None,
+        used=max((pod.used for pod in read if pod.used is not None), default=None),
     )
 
 

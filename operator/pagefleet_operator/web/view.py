@@ -48,9 +48,7 @@ def row(document: Mapping[str, Any], snapshot: Snapshot | None) -> dict[str, Any
     """One line of the fleet. `queue` and `used` are None when no pod of the service was read lately."""
     metadata, status = document["metadata"], codec.load(document.get("status"))
     health = state(status)
-    pods = [pod for pod in snapshot.pods if pod.waiting is not None and not pod.prefill] if snapshot else []
     left = [one.left for one in status.slo.objectives if one.left is not None] if status.slo is not None else []
-    used = [pod.used for pod in pods if pod.used is not None]
     return {
         "namespace": metadata.get("namespace", ""),
         "name": metadata["name"],
@@ -62,8 +60,8 @@ def row(document: Mapping[str, Any], snapshot: Snapshot | None) -> dict[str, Any
         "weight": next((entry.weight for entry in status.traffic if entry.revision == status.canary), 0),
         "ready": sum(record.ready for record in status.revisions),
         "desired": sum(record.desired for record in status.revisions),
-        "queue": sum(pod.waiting or 0 for pod in pods) if pods else None,
-        "used": max(used) if used else None,
+        "queue": snapshot.waiting if snapshot else None,
+        "used": snapshot.used if snapshot else None,
         "slo": min(left, default=None),
         "changed": status.decisions[-1].time if status.decisions else None,
     }

@@ -74,6 +74,16 @@ def test_a_row_counts_only_pods_that_were_read() -> None:
     assert (found["ready"], found["desired"], found["weight"]) == (11, 11, 25)
 
 
+def test_a_row_counts_the_pods_that_the_page_has_no_room_for() -> None:
+    loads = [
+        EngineLoad(waiting=2, kv_pages_total=100, kv_pages_free=100 - number // 4) for number in range(MAX_PODS + 44)
+    ]
+    pods = tuple(PodReading(f"p{n}", True, False, NOW, NOW, load=load, load_age=1.0) for n, load in enumerate(loads))
+    seen = Observation("a", "b", "u", 1, {}, Status(), {"r": RevisionReading("r", len(pods), pods)})
+    found = view.row({"metadata": {"name": "b", "namespace": "a"}}, taken(None, seen, Status(), NOW))
+    assert (found["queue"], found["used"]) == (2 * len(pods), pytest.approx(0.74))
+
+
 def test_a_stale_reading_is_no_reading() -> None:
     load = EngineLoad(waiting=9, kv_pages_total=10, kv_pages_free=1)
     stale = PodReading("p", True, False, NOW, NOW, load=load, load_age=300.0)
