@@ -20,6 +20,7 @@ from pagefleet_engine.core.requests import EngineConfig, EngineStats
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_observability.dashboards import DASHBOARDS
 from pagefleet_observability.rules.engines import level
+from pagefleet_observability.rules.recordings import REQUESTS
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import (
     Phase,
@@ -77,18 +78,24 @@ def texts() -> dict[str, Text]:
     return {"engine": engine_text, "gateway": gateway_text, "operator": operator.text}
 
 
+def found(name: str, port: str, namespace: str, pod: str) -> dict[str, str]:
+    """Return what Kubernetes discovery tells about a pod."""
+    return {
+        "__meta_kubernetes_pod_label_app_kubernetes_io_name": name,
+        "__meta_kubernetes_pod_container_port_name": port,
+        "__meta_kubernetes_namespace": namespace,
+        "__meta_kubernetes_pod_name": pod,
+    }
+
+
 def config(ports: dict[str, int]) -> dict[str, Any]:
     """Return the shipped scrape jobs with their pods listed by hand: Debian's Prometheus has no Kubernetes discovery."""
     jobs = []
     for job in yaml.safe_load((MONITORING / "scrape.yaml").read_text())["scrape_configs"]:
         name = job["job_name"].removeprefix("pagefleet-")
         container = next(rule["regex"] for rule in job["relabel_configs"] if "port_name" in str(rule))
-        pod_labels = {
-            "__meta_kubernetes_pod_label_app_kubernetes_io_name": job["job_name"],
-            "__meta_kubernetes_pod_container_port_name": container,
-            "__meta_kubernetes_namespace": "team-a" if name.startswith("engine") else "pagefleet-system",
-            "__meta_kubernetes_pod_name": f"{name}-0",
-        }
+        namespace = "team-a" if name.startswith("engine") else "pagefleet-system"
+        pod_labels = found(job["job_name"], container, namespace, f"{name}-0")
         if name.startswith("engine"):
             label = "prefill_of" if name == "engine-prefill" else "service"
             pod_labels |= {f"__meta_kubernetes_pod_label_pagefleet_io_{label}": "chat"}
@@ -146,6 +153,35 @@ async def test_prometheus_keeps_the_labels_and_answers_every_panel(tmp_path: Pat
         assert len(await asked("pagefleet_guard_seconds")) == 2
         assert await asked("service:pagefleet_gateway_shed:ratio_rate5m")
         await every_panel(asked, ".*")
+
+
+async def test_a_tenant_s_pod_that_poses_as_a_gateway_tells_nothing_about_another_namespace(tmp_path: Path) -> None:
+    """Forged failures of another tenant's canary would make the alert that rolls it back."""
+    gateways = {"pagefleet-system": gateway_metrics(), "team-b": gateway_metrics()}
+    for metrics, requests in zip(gateways.values(), (9, 10_000), strict=True):
+        metrics._requests.labels("team-a", "chat", "new", "500").inc(requests)
+    async with AsyncExitStack() as open_:
+        ports = {name: await open_.enter_async_context(served(one.text)) for name, one in gateways.items()}
+        shipped = config({})
+        for job in yaml.safe_load((MONITORING / "scrape.yaml").read_text())["scrape_configs"]:
+            (discovery,) = job["kubernetes_sd_configs"]
+            own = next(one for one in shipped["scrape_configs"] if one["job_name"] == job["job_name"])
+            own["static_configs"] = [
+                {"targets": [f"127.0.0.1:{port}"], "labels": found("pagefleet-gateway", "internal", namespace, "g-0")}
+                for namespace, port in ports.items()
+                if namespace in discovery.get("namespaces", {}).get("names", ports)
+            ]
+        asked = await open_.enter_async_context(prometheus(tmp_path, shipped))
+
+        async def scraped() -> bool:
+            try:
+                return {float(one["value"][1]) for one in await asked(REQUESTS)} == {9, 10_000}
+            except aiohttp.ClientConnectionError:
+                return False
+
+        await until(scraped, timeout=60, what="both gateways are scraped")
+        told = {labels(one)["namespace"]: float(one["value"][1]) for one in await asked(REQUESTS)}
+        assert told == {"team-a": 9, "team-b": 10_000}
 
 
 @pytest.mark.parametrize(

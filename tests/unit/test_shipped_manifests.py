@@ -147,7 +147,7 @@ def test_every_component_builds_on_the_base(component: Path, tmp_path: Path) -> 
 
 def test_the_monitoring_component_brings_everything(tmp_path: Path) -> None:
     kinds = [one["kind"] for one in with_component(MANIFESTS / "components/monitoring", tmp_path)]
-    assert [kinds.count(kind) for kind in ("PodMonitor", "PrometheusRule", "ConfigMap")] == [5, 1, 4]
+    assert [kinds.count(kind) for kind in ("PodMonitor", "PrometheusRule", "ConfigMap")] == [6, 1, 4]
 
 
 @pytest.mark.parametrize("name", ["minimal", "full", "gpu"])
@@ -164,7 +164,7 @@ def test_what_is_not_restricted_is_told() -> None:
 
 
 def test_monitors_and_scrape_jobs_find_the_same_pods() -> None:
-    """By name, port and labels; ports are those that the pods name."""
+    """By name, port and labels; ports are those that the pods name. Pods whose labels are believed are of the system's namespace."""
     documents = [*built(MANIFESTS / "base"), *built(MANIFESTS / "batches"), deployment(child_of(spec_of("minimal")), 1)]
     documents.append(prefill_deployment(child_of(spec_of("disaggregated")), 1))
     named = {
@@ -177,14 +177,21 @@ def test_monitors_and_scrape_jobs_find_the_same_pods() -> None:
     asked = {}
     for monitor in monitors:
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-        labels = {one["targetLabel"] for one in endpoint.get("relabelings", ())} | {"namespace", "pod"}
+        rules = endpoint.get("relabelings", ())
+        labels = {one["targetLabel"] for one in rules if "targetLabel" in one} | {"namespace", "pod"}
         name = monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"]
-        asked[name] = (endpoint["port"], endpoint.get("honorLabels", False), labels)
+        without = [one["regex"] for one in rules if one.get("action") == "drop"]
+        within, believed = monitor["spec"]["namespaceSelector"].get("matchNames"), endpoint.get("honorLabels", False)
+        asked[monitor["metadata"]["name"]] = (name, endpoint["port"], labels, within, without, believed)
     jobs = {}
     for job in yaml.safe_load((MANIFESTS / "monitoring/scrape.yaml").read_text())["scrape_configs"]:
         name, port = (rule["regex"] for rule in job["relabel_configs"] if rule.get("action") == "keep")
         labels = {rule["target_label"] for rule in job["relabel_configs"] if "target_label" in rule}
-        jobs[name] = (port, job.get("honor_labels", False), labels)
+        without = [rule["regex"] for rule in job["relabel_configs"] if rule.get("action") == "drop"]
+        (discovered,) = job["kubernetes_sd_configs"]
+        within, believed = discovered.get("namespaces", {}).get("names"), job.get("honor_labels", False)
+        jobs[job["job_name"]] = (name, port, labels, within, without, believed)
     assert asked == jobs
-    assert {name: port for name, (port, _, _) in asked.items() if port not in named[name]} == {}
-    assert set(asked) == set(named)
+    assert [(name, port) for name, port, *_ in asked.values() if port not in named[name]] == []
+    assert {name for name, *_ in asked.values()} == set(named)
+    assert {tuple(within or ()) for *_, within, _, believed in asked.values() if believed} == {("pagefleet-system",)}

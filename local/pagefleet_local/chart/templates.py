@@ -179,10 +179,22 @@ def _monitors() -> list[When]:
     for one in _monitoring():
         _namespaced(one)
         one["metadata"]["labels"][f"{SPLICED}monitoring"] = When(labels, Given(f"toYaml {labels}"))
+        if one["kind"] == "PodMonitor":
+            _believed(one["spec"])
         if one["kind"] == "PrometheusRule":
             one["spec"] = Given(f'.Files.Get "{RULES_FILE}" | trim')
         monitors.append(When(".Values.monitoring.enabled", one))
     return monitors
+
+
+def _believed(spec: Document) -> None:
+    """Name the release's namespace where the system's own pods are told from those of tenants."""
+    if "matchNames" in spec["namespaceSelector"]:
+        spec["namespaceSelector"]["matchNames"] = [NAMESPACE]
+    for endpoint in spec["podMetricsEndpoints"]:
+        for rule in endpoint.get("relabelings", ()):
+            if rule.get("regex") == SYSTEM_NAMESPACE:
+                rule["regex"] = NAMESPACE
 
 
 def _dashboard(one: Document) -> When:
