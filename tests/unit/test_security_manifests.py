@@ -156,6 +156,22 @@ def test_the_load_test_may_reach_the_engines_and_they_it() -> None:
     assert _names(load["egress"][0]["to"][0]["podSelector"]) == ["pagefleet-engine"]
 
 
+def test_gateways_of_the_cluster_reach_the_engines_whose_pods_they_are_told() -> None:
+    """With traffic.provider: GatewayAPI every request comes from such a gateway, straight to the pod. They are the picker's peers."""
+
+    def gateways(documents: list[Document], policy: str, port: str) -> list[Document]:
+        ingress = next(d for d in documents if (d["kind"], d["metadata"]["name"]) == ("NetworkPolicy", policy))["spec"][
+            "ingress"
+        ]
+        peers = [peer for rule in ingress if {"port": port} in rule["ports"] for peer in rule["from"]]
+        trusted = {"matchLabels": {"pagefleet.io/gateways": "trusted"}}
+        return [peer for peer in peers if peer.get("namespaceSelector") == trusted]
+
+    found = gateways(kustomized("engines"), "pagefleet-engine", "http")
+    assert found == gateways(kustomized("picker"), "pagefleet-gateway", "picker")
+    assert len(found) == 2
+
+
 def test_a_groups_pods_reach_each_other_and_nobody_else_reaches_them() -> None:
     """On every port, because collectives choose theirs. A pod of one node is not selected: it has no ranks to meet."""
     policy = next(d for d in kustomized("engines") if d["metadata"]["name"] == "pagefleet-engine-group")["spec"]
@@ -189,7 +205,7 @@ def test_prefill_pods_and_decode_pods_reach_each_other_and_only_decode_pods_ask_
 
 def _names(selector: Document) -> list[str]:
     given = selector.get("matchLabels", {}).values()
-    return [*given, *(value for entry in selector.get("matchExpressions", ()) for value in entry["values"])]
+    return [*given, *(value for entry in selector.get("matchExpressions", ()) for value in entry.get("values", ()))]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
