@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from pagefleet_local.node.network import run
 # Stopped first: what would start new containers or rules while the rest is being removed.
 MAKERS = ("kubelet", "kube-proxy", "dns-watcher", "kube-controller-manager", "kube-scheduler")
 TABLES = ("nat", "filter", "mangle")
+# What writes chains and cgroups of these names, also as a part of a whole cluster in one program (k3s, MicroK8s).
+KUBELETS = ("kubelet", "kube-proxy", "k3s-server", "k3s-agent", "kubelite")
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -117,17 +120,29 @@ def _our_namespaces(layout: Layout) -> list[str]:
     """CNI's namespaces whose pod link holds an address of our pod network."""
     if not layout.has_node:  # one without a link may be a pod's of another cluster, which is being made
         return []
-    names = []
-    prefix = layout.pod_cidr.rsplit(".", 1)[0] + "."
+    names, alone = [], _owns_kubelet_names(layout)
     for path in Path("/run/netns").glob("cni-*"):
         shown = subprocess.run(
             ["ip", "-n", path.name, "-o", "-4", "address"], capture_output=True, text=True, check=False
         )
-        # A namespace that cannot be entered any more, or that lost its link, is what a crash leaves behind.
-        others = [line for line in shown.stdout.splitlines() if " lo " not in line]
-        if shown.returncode or not others or any(f"inet {prefix}" in line for line in others):
+        if is_our_namespace(layout, shown.stdout, alone=alone):
             names.append(path.name)
     return names
+
+
+def is_our_namespace(layout: Layout, shown: str, *, alone: bool) -> bool:
+    """Whether a namespace of CNI is ours, by its addresses as `ip` shows them. `alone`: no other kubelet runs on the machine.
+
+    Another cluster's pods may have addresses of our pod network, which is also flannel's. Beside it only those count that our IPAM gave.
+    Without one a namespace that cannot be entered any more, or that lost its link, is what a crash of ours has left behind.
+    """
+    found = [re.findall(r" inet ([\d.]+)/", line) for line in shown.splitlines() if " lo " not in line]
+    addresses = {address for line in found for address in line}
+    if not alone:
+        given = layout.state / "cni/addresses" / layout.bridge
+        return any((given / address).exists() for address in addresses)
+    prefix = layout.pod_cidr.rsplit(".", 1)[0] + "."
+    return not addresses or any(address.startswith(prefix) for address in addresses)
 
 
 def _namespaces(layout: Layout) -> None:
@@ -145,7 +160,7 @@ def _owns_kubelet_names(layout: Layout) -> bool:
         with contextlib.suppress(OSError):
             # `started` is None for a zombie: killed, and not reaped yet by whoever adopted it.
             pid, name = int(entry.name), (entry / "comm").read_text().strip()
-            if name in ("kubelet", "kube-proxy") and pid not in ours and started(pid) is not None:
+            if name in KUBELETS and pid not in ours and started(pid) is not None:
                 return False
     return True
 
