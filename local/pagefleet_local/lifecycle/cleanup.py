@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pagefleet_local.base.paths import Layout
 from pagefleet_local.base.processes import end_process, marked, started
-from pagefleet_local.node import rules
+from pagefleet_local.node import rules, sysctls
 from pagefleet_local.node.network import run
 
 # Stopped first: what would start new containers or rules while the rest is being removed.
@@ -29,7 +29,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def down(layout: Layout) -> None:
-    """Remove processes, containers, mounts, namespaces, interfaces, rules, cgroups and files of one cluster."""
+    """Remove processes, containers, mounts, namespaces, interfaces, rules, cgroups and files of one cluster. Put the kernel's settings back."""
     _end([pid for name in MAKERS for pid in _named(layout, name)])
     _end_containers(layout)
     _end(marked(layout))
@@ -39,6 +39,7 @@ def down(layout: Layout) -> None:
     if Path(f"/sys/class/net/{layout.bridge}").exists():
         run("ip", "link", "delete", layout.bridge, check=False)
     _cgroups(layout)
+    sysctls.put_back(layout)
     for folder in (layout.state, layout.run):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -15,7 +15,7 @@ from pagefleet_local.base.processes import Daemon
 from pagefleet_local.controlplane import apiserver, controllers, etcd
 from pagefleet_local.fleet.kubectl import BINARY
 from pagefleet_local.lifecycle import cleanup
-from pagefleet_local.node import containerd, dns, kubelet, network
+from pagefleet_local.node import containerd, dns, kubelet, network, sysctls
 
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 NODE = ("containerd", "kubelet", "kube-proxy", "dnsmasq", "dns-watcher")
@@ -86,6 +86,7 @@ def _start(options: Options) -> None:
     binaries = kubernetes.binaries(kubernetes.COMPONENTS if layout.has_node else CONTROL_PLANE)
     with stage("etcd and kube-apiserver"):
         if layout.has_node:
+            sysctls.keep(layout)
             network.start(layout)
         etcd.start(layout, authority)
         apiserver.start(layout, binaries, authority)
