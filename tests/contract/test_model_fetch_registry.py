@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import random
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
@@ -79,6 +80,7 @@ def test_what_oras_pushes_is_fetched(store: Registry, tmp_path: Path, monkeypatc
     for name, data in FILES.items():
         (folder / ("more" if name == "tokenizer.json" else "") / name).write_bytes(data)
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # oras leaves its folders behind
     answer = OrasClient(insecure=True).push(
         f"{store.host}/{REPOSITORY}:v1", files=["config.json", "model.safetensors", "more"]
     )

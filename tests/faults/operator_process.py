@@ -147,6 +147,7 @@ class Operator:
             "PAGEFLEET_LEASE": self.lease,
             "PAGEFLEET_OPERATOR_PORT": str(self.port),
             "PAGEFLEET_ALERT_TOKEN_FILE": str(self.folder / "token"),
+            "TMPDIR": str(self.folder),  # a killed operator leaves its kubeconfig's key in temporary files
         }
         command = [COMMAND]
         if self.code is not None:

@@ -8,6 +8,8 @@ the ready addresses of their Endpoints. Names outside the cluster are refused: n
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -128,5 +130,13 @@ async def follow(kubeconfig: str, folder: Path) -> None:
         await asyncio.gather(*(Reflector(feed, aiohttp.ClientError).run() for feed in feeds))
 
 
+async def _until_told(kubeconfig: str, folder: Path) -> None:
+    """Follow until SIGTERM, and end by oneself then: only so the client's library removes the temporary file with the administrator's key."""
+    following = asyncio.ensure_future(follow(kubeconfig, folder))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, following.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
+
+
 if __name__ == "__main__":
-    asyncio.run(follow(sys.argv[1], Path(sys.argv[2])))
+    asyncio.run(_until_told(sys.argv[1], Path(sys.argv[2])))

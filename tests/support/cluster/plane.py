@@ -35,7 +35,9 @@ class Operator:
         """Start the operator, and return when it is ready."""
         with self.log.open("ab") as log:
             command = [str(Path(sys.executable).parent / "pagefleet-operator")]
-            self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+            # A killed operator leaves its kubeconfig's key in temporary files: they are in the test's folder.
+            environment = {**self.environment, "TMPDIR": str(self.log.parent)}
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         await until(_ready, timeout=60, what="the operator is ready")
 
     def kill(self) -> None:

@@ -1,12 +1,15 @@
-"""Protects how the command line finds its cluster: the context that is named, and kubeconfigs that cannot be used."""
+"""Protects how the command line finds its cluster: the context that is named, kubeconfigs that cannot be used, and keys in them."""
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.silent_server import SECONDS, asking
 from typer.testing import CliRunner
 
 from pagefleet_cli.base.cluster import Cluster, Target
@@ -68,3 +71,14 @@ def test_a_watch_waits_for_an_absent_api_server_in_every_format(monkeypatch: pyt
     done = CliRunner().invoke(app, ["rollout", "status", "chat", "--watch", "--interval", "0.1", "-o", output])
     assert done.exit_code == 0, done.output
     assert not answers
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_no_private_key_stays_behind_when_a_command_is_ended(tmp_path: Path, number: signal.Signals) -> None:
+    """A time limit ends a command by SIGTERM, and a terminal that is closed by SIGHUP."""
+    command = [sys.executable, "-c", "from pagefleet_cli.main import app; app()", "status"]
+    with asking(command, tmp_path) as (process, temporary):
+        assert any("PRIVATE KEY" in path.read_text() for path in temporary.iterdir()), "the library writes it there"
+        process.send_signal(number)
+        assert process.wait(SECONDS) == 128 + number
+    assert list(temporary.iterdir()) == []

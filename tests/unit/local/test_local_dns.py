@@ -1,9 +1,14 @@
-"""Protects the fleet's DNS records: Services by their ClusterIP, headless ones by their ready endpoints, none that are gone."""
+"""Protects the fleet's DNS records: Services by their ClusterIP, headless ones by their ready endpoints, none that are gone; and
+that their watcher leaves no key behind."""
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Any
+
+from support.silent_server import SECONDS, asking
 
 from pagefleet_local.node.dns import Records
 
@@ -46,3 +51,13 @@ def test_a_new_list_forgets_what_is_gone(tmp_path: Path) -> None:
     assert set(files(tmp_path)) == {"team.chat"}
     records.replace_services([])
     assert files(tmp_path) == {}
+
+
+def test_the_watcher_leaves_no_key_of_the_administrator_behind(tmp_path: Path) -> None:
+    """`make down` ends it by SIGTERM, and promises that nothing is left."""
+    command = [sys.executable, "-m", "pagefleet_local.node.dns", str(tmp_path / "kubeconfig"), str(tmp_path)]
+    with asking(command, tmp_path) as (process, temporary):
+        assert any("PRIVATE KEY" in path.read_text() for path in temporary.iterdir()), "the library writes it there"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+    assert list(temporary.iterdir()) == []
