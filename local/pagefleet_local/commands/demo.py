@@ -88,7 +88,7 @@ def fleet() -> None:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run until the end or an interrupt; everything that was started is taken down."""
+    """Run until the end or an interrupt, which `work` ends by itself: the demo takes everything down."""
     try:
         asyncio.run(_interruptible(work))
     except (SceneFailed, KubectlError, TimeoutError, AssetError) as failure:
@@ -108,9 +108,13 @@ async def _interruptible(work: Coroutine[Any, Any, None]) -> None:
 
 async def _fleet() -> None:
     narrator = Narrator()
-    installed = await fleet_up(narrator.say)
-    async with Load(_url(installed)) as load:
-        await serve.play(Stage(narrator, installed, load))
+    try:
+        installed = await fleet_up(narrator.say)
+        async with Load(_url(installed)) as load:
+            await serve.play(Stage(narrator, installed, load))
+    except (SceneFailed, KubectlError, TimeoutError, asyncio.CancelledError):
+        narrator.say("What was started may still run; make down removes it.")
+        raise
     narrator.say(f"\nexport KUBECONFIG={installed.kubectl.kubeconfig} PATH={CHECKOUT}/.venv/bin:$PATH")
     narrator.say(f"kubectl get isvc -n {NAMESPACE};  pagefleet status {NAME} -n {NAMESPACE}")
     narrator.say(f"OpenAI base_url: {_url(installed)}   (make down removes everything)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -26,6 +27,8 @@ from pagefleet_contract.names import (
     SERVICE_LABEL,
 )
 from pagefleet_local.assets import monitoring
+from pagefleet_local.base import paths
+from pagefleet_local.base.processes import MARK
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.fleet.access import Access
 from pagefleet_local.fleet.install import CHECKOUT, Fleet
@@ -109,9 +112,18 @@ class Monitoring:
         self._fleet, self._narrator = fleet, narrator
         self._directory = Path()
         self._processes: list[asyncio.subprocess.Process] = []
+        self._discovery: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Monitoring:
-        self._directory = home = Path(tempfile.mkdtemp(prefix="pagefleet-monitoring-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="pagefleet-monitoring-"))
+        try:
+            await self._begin(self._directory)
+        except BaseException:  # nobody calls __aexit__ then
+            await self._end()
+            raise
+        return self
+
+    async def _begin(self, home: Path) -> None:
         (home / "token").write_text(self._fleet.token)
         (home / "token").chmod(0o600)
         rules = comparing_rules()
@@ -139,12 +151,15 @@ class Monitoring:
         self._narrator.say(f"Prometheus and Alertmanager are up, with the shipped rules over {WINDOW}; one of them:")
         shown = next(rule for rule in rules["groups"][-1]["rules"] if "alert" in rule)
         self._narrator.yaml(yaml.safe_dump(shown, sort_keys=False, width=200))
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._discovery.cancel()
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._discovery is not None:
+            self._discovery.cancel()
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -191,9 +206,13 @@ class Monitoring:
         partial.rename(self._directory / "targets.json")
 
     async def _start(self, binary: str, *flags: str) -> None:
+        # `make down` finds them by the mark when the demo itself was killed; a terminal that is closed does not end them.
+        environment = {**os.environ, MARK: str(paths.layout().state)}
         with (self._directory / f"{len(self._processes)}-{Path(binary).name}.log").open("wb") as log:
             self._processes.append(
-                await asyncio.create_subprocess_exec(binary, *flags, cwd=self._directory, stdout=log, stderr=log)
+                await asyncio.create_subprocess_exec(
+                    binary, *flags, cwd=self._directory, env=environment, stdout=log, stderr=log
+                )
             )
 
     async def _get(self, address: str, path: str) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pagefleet_local.assets.debian import AssetError
@@ -16,6 +16,7 @@ from pagefleet_local.assets.monitoring import to_be_had
 from pagefleet_local.base import paths
 from pagefleet_local.base.console import stage
 from pagefleet_local.base.preflight import Refused
+from pagefleet_local.base.threads import in_thread
 from pagefleet_local.fleet.access import NodePorts
 from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import Kubectl
@@ -44,15 +45,15 @@ class Kind:
 
     async def up(self, say: Callable[[str], None]) -> Fleet:
         """Raises AssetError or KubectlError. What is there already is used."""
-        await asyncio.to_thread(self._images)
-        await asyncio.to_thread(self._cluster)
+        await in_thread(self._images)
+        await in_thread(self._cluster)
         kubectl = Kubectl(self.kubeconfig)
         await kubectl.run(*plan.advertise())
         return await install(kubectl, say, overlay="kind", access=self._access)
 
     async def down(self) -> None:
         await self._access.close()
-        await asyncio.to_thread(_run, plan.delete(self.kubeconfig))
+        await in_thread(partial(_run, plan.delete(self.kubeconfig)))
         self.kubeconfig.unlink(missing_ok=True)
 
     def leftovers(self) -> list[str]:

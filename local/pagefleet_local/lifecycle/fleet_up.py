@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from pagefleet_local.base import paths
 from pagefleet_local.base.preflight import check
+from pagefleet_local.base.threads import in_thread
 from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import Kubectl
 from pagefleet_local.images import build as images
@@ -18,9 +19,9 @@ TARGETS = ("operator", "gateway", "engine-cpu-smollm2")
 
 async def fleet_up(say: Callable[[str], None]) -> Fleet:
     """Raises Refused, AssetError, StartFailed or KubectlError."""
-    archives = await asyncio.to_thread(images.build, TARGETS)
-    cluster = await asyncio.to_thread(up, Options())
-    await asyncio.to_thread(images.load, cluster.layout, archives)
+    archives = await in_thread(partial(images.build, TARGETS))
+    cluster = await in_thread(partial(up, Options()))
+    await in_thread(partial(images.load, cluster.layout, archives))
     return await install(Kubectl(cluster.kubeconfig), say)
 
 
@@ -37,7 +38,7 @@ class LocalNode:
         return await fleet_up(say)
 
     async def down(self) -> None:
-        await asyncio.to_thread(cleanup.down, paths.layout())
+        await in_thread(partial(cleanup.down, paths.layout()))
 
     def leftovers(self) -> list[str]:
         return cleanup.leftovers(paths.layout())
