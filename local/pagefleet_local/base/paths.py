@@ -8,8 +8,12 @@ from pathlib import Path
 
 
 def cache() -> Path:
-    """What is built or downloaded once and outlives every cluster (PAGEFLEET_CACHE)."""
-    return Path(os.environ.get("PAGEFLEET_CACHE") or Path("~/.cache/pagefleet").expanduser())
+    """What is built or downloaded once and outlives every cluster (PAGEFLEET_CACHE).
+
+    Under sudo it is in root's home: `sudo -E` leaves HOME to the caller, who could not write into what root makes there.
+    """
+    home = "~root" if os.geteuid() == 0 and "SUDO_UID" in os.environ else "~"
+    return Path(os.environ.get("PAGEFLEET_CACHE") or Path(f"{home}/.cache/pagefleet").expanduser())
 
 
 @dataclass(frozen=True)

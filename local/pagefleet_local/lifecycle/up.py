@@ -12,6 +12,7 @@ from pagefleet_local.base.certificates import Authority
 from pagefleet_local.base.console import stage
 from pagefleet_local.base.paths import Layout
 from pagefleet_local.base.processes import Daemon
+from pagefleet_local.base.sudo import give
 from pagefleet_local.controlplane import apiserver, controllers, etcd
 from pagefleet_local.fleet.kubectl import BINARY
 from pagefleet_local.lifecycle import cleanup
@@ -90,6 +91,7 @@ def _start(options: Options) -> None:
             network.start(layout)
         etcd.start(layout, authority)
         apiserver.start(layout, binaries, authority)
+        give(layout.kubeconfig)
     with stage("kube-controller-manager and kube-scheduler"):
         controllers.start(layout, binaries, authority)
     if not layout.has_node:
