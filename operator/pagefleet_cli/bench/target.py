@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from pagefleet_cli.base.cluster import Cluster, Target
+from pagefleet_cli.base.cluster import Cluster, Document, Target
 from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.bench.requests import Endpoint as Server
 from pagefleet_cli.bench.requests import base, models
@@ -42,14 +42,21 @@ def _address(cluster: Cluster) -> str:
         service = cluster.gateway(SYSTEM_NAMESPACE, GATEWAY)
     except CommandError as error:
         raise CommandError(f"the gateway's address is not known: {error}; give it with --url") from error
-    port = service["spec"]["ports"][0]["port"]
+    return address(service)
+
+
+def address(service: Document) -> str:
+    """The URL of a gateway's Service. Pure. Raises CommandError."""
+    ports = service["spec"]["ports"]
+    port = next((port for port in ports if port.get("name") == "http"), ports[0])
+    scheme = "https" if port.get("name") == "https" else "http"  # a gateway may have no plaintext
     entries = ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
     host = next((entry.get("ip") or entry.get("hostname") for entry in entries), None) or service["spec"].get(
         "clusterIP"
     )
     if not host or host == "None":
         raise CommandError("the gateway's Service has no address: give the gateway's with --url")
-    return f"http://{host}:{port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port['port']}"
 
 
 def served_model(url: str, key: str) -> str:

@@ -24,6 +24,7 @@ from pagefleet_cli.bench.report import comparison, plot
 from pagefleet_cli.bench.requests import Endpoint, Sample, base
 from pagefleet_cli.bench.result import MAX_BYTES, compact, errors, quantile, values, written
 from pagefleet_cli.bench.run import Run
+from pagefleet_cli.bench.target import address
 from pagefleet_contract import sketch
 
 
@@ -281,3 +282,25 @@ def test_the_causes_of_failed_endpoints_fit_in_any_script(letter: str, monkeypat
     document = compact(Run((sample(1.0),), 1.0, failed_endpoints=failed))
     assert len(written(document)) <= MAX_BYTES
     assert set(document["failedEndpoints"]) == set(failed)
+
+
+HTTP, HTTPS, PICKER = {"name": "http", "port": 80}, {"name": "https", "port": 443}, {"name": "picker", "port": 9003}
+
+
+@pytest.mark.parametrize(
+    ("ports", "spec", "ingress", "url"),
+    [
+        ([HTTP, HTTPS], {"clusterIP": "10.96.0.7"}, [], "http://10.96.0.7:80"),
+        ([HTTPS, HTTP], {"clusterIP": "10.96.0.7"}, [{"hostname": "lb.example.com"}], "http://lb.example.com:80"),
+        ([HTTPS, PICKER], {"clusterIP": "10.96.0.7"}, [], "https://10.96.0.7:443"),  # the component gateway-tls-only
+        ([HTTP], {"clusterIP": "fd00::7"}, [], "http://[fd00::7]:80"),
+        ([HTTP], {"clusterIP": "fd00::7"}, [{"ip": "2001:db8::1"}], "http://[2001:db8::1]:80"),
+    ],
+)
+def test_the_gateways_address_is_a_url(ports: list[Any], spec: dict[str, Any], ingress: list[Any], url: str) -> None:
+    assert address({"spec": {**spec, "ports": ports}, "status": {"loadBalancer": {"ingress": ingress}}}) == url
+
+
+def test_a_gateway_without_an_address_is_told() -> None:
+    with pytest.raises(CommandError, match="has no address"):
+        address({"spec": {"clusterIP": "None", "ports": [HTTP]}})
