@@ -5,6 +5,7 @@ by name; and every pod stays restricted."""
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +66,7 @@ EXERCISED: dict[str, Any] = {
     "gateway.picker.from": [{"namespaceSelector": {"matchLabels": {"g-gateways": "mine"}}}], "networkPolicies.enabled": False,
     "batches.enabled": True, "batches.keySecretName": "own-key-secret", "batches.storage.size": "77Gi",
     "batches.storage.className": "slow-disks", "batches.resources": {"limits": {"memory": "5Gi"}},
-    "batches.env": [{"name": "FROM_BATCHES_ENV", "value": "1"}], "batches.podAnnotations": {"b-note": "1"},
+    "batches.env": [{"name": "PAGEFLEET_BATCHES_GATEWAY_URL", "value": "https://from.batches.env"}], "batches.podAnnotations": {"b-note": "1"},
     "batches.nodeSelector": {"b-pool": "a"}, "batches.tolerations": [{"key": "b-taint", "operator": "Exists"}],
     "batches.affinity": {"podAffinity": {}}, "batches.priorityClassName": "b-priority",
     "monitoring.enabled": True, "monitoring.dashboards": False, "monitoring.labels": {"release": "mine"},
@@ -138,8 +139,15 @@ def test_a_switch_is_its_component(name: str, tmp_path: Path) -> None:
 
 def test_all_switches_are_all_components(tmp_path: Path) -> None:
     given = {value for _, some in SWITCHES.values() for value in some}
-    expected = named(kustomized(kustomization(tmp_path, *[*COMPONENTS, "monitoring"])))
-    assert named(rendered(*(word for value in sorted(given) for word in ("--set", value)))) == expected
+    # The batches server cannot reach a gateway without plaintext by its default address.
+    documents, url = kustomized(kustomization(tmp_path, *[*COMPONENTS, "monitoring"])), EXERCISED["batches.env"]
+    (server,) = [
+        one for one in documents if (one["kind"], one["metadata"]["name"]) == ("Deployment", "pagefleet-batches")
+    ]
+    server["spec"]["template"]["spec"]["containers"][0]["env"] += url
+    expected = named(documents)
+    flagged = [*(word for value in sorted(given) for word in ("--set", value)), *flags({"batches.env": url})]
+    assert named(rendered(*flagged)) == expected
 
 
 @pytest.mark.parametrize("name", ["production", "air-gapped"])
@@ -221,6 +229,10 @@ def test_another_namespace_is_the_one_of_every_object() -> None:
         ({"operator.env": [{"value": "1"}]}, "operator.env"),
         ({"gateway.tls.plaintext": False}, "gateway.tls.plaintext"),
         ({"operator.prometheus.tokenSecretName": "s"}, "operator.prometheus.tokenSecretName"),
+        (
+            {"batches.enabled": True, "gateway.tls.enabled": True, "gateway.tls.plaintext": False},
+            "PAGEFLEET_BATCHES_GATEWAY_URL in batches.env",
+        ),
         ({"monitoring.labels": {"a": "b"}}, "monitoring.labels"),
     ],
     ids=str,
@@ -229,6 +241,28 @@ def test_a_wrong_value_is_refused_by_its_name(given: dict[str, Any], message: st
     done = template(*flags(given), check=False)
     assert done.returncode
     assert message in done.stderr
+
+
+def test_the_notes_name_every_secret_that_pods_wait_for(tmp_path: Path) -> None:
+    """Helm shows the notes of an installed release only: they are the value of a ConfigMap here. Without a cluster no Secret is there."""
+    copy = shutil.copytree(CHART, tmp_path / "chart")
+    notes = (CHART / "templates/NOTES.txt").read_text()
+    (copy / "templates/_notes.tpl").write_text(f'{{{{ define "notes" }}}}{notes}{{{{ end }}}}')
+    (copy / "templates/notes.yaml").write_text('text: {{ include "notes" . | quote }}')
+
+    def shown(*given: str) -> str:
+        return str(
+            yaml.safe_load(run("template", "x", str(copy), "--show-only", "templates/notes.yaml", *given).stdout)[
+                "text"
+            ]
+        )
+
+    everything = shown(*flags(EXERCISED))
+    secrets = ("alert", "gateway-tls", "keys", "picker", "prometheus", "own-key")
+    assert [name for name in secrets if f"{name}-secret" not in everything] == []
+    assert [line for line in shown().splitlines() if "ecret" in line and "pagefleet-alert-token" not in line] == []
+    # Older kubectls take one object for this command.
+    assert all(line.count("deployment/") <= 1 for line in everything.splitlines())
 
 
 def test_text_is_yaml_that_reads_back() -> None:

@@ -36,6 +36,13 @@ CHECKS = """\
 {{- if not (or .Values.gateway.tls.plaintext .Values.gateway.tls.enabled) }}
 {{- fail "gateway.tls.plaintext: false is allowed only with gateway.tls.enabled: true (nothing would listen)" }}
 {{- end }}
+{{- $named := false }}
+{{- range .Values.batches.env }}
+{{- if eq .name "PAGEFLEET_BATCHES_GATEWAY_URL" }}{{ $named = true }}{{ end }}
+{{- end }}
+{{- if and .Values.batches.enabled (not .Values.gateway.tls.plaintext) (not $named) }}
+{{- fail "batches.enabled: with gateway.tls.plaintext: false the batches server needs the gateway's https:// address, as PAGEFLEET_BATCHES_GATEWAY_URL in batches.env" }}
+{{- end }}
 {{- if and .Values.operator.prometheus.tokenSecretName (not .Values.operator.prometheus.url) }}
 {{- fail "operator.prometheus.tokenSecretName: needs operator.prometheus.url" }}
 {{- end }}
@@ -47,7 +54,8 @@ CHECKS = """\
 NOTES = """\
 Pagefleet {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}: {{ .Values.operator.replicas }} operator(s), {{ .Values.gateway.replicas }} gateway(s).
 
-  kubectl -n {{ .Release.Namespace }} rollout status deployment/pagefleet-operator deployment/pagefleet-gateway
+  kubectl -n {{ .Release.Namespace }} rollout status deployment/pagefleet-operator
+  kubectl -n {{ .Release.Namespace }} rollout status deployment/pagefleet-gateway
   kubectl apply -f manifests/samples/chat.yaml
 
 The gateway answers at http{{ if .Values.gateway.tls.enabled }}s{{ end }}://pagefleet-gateway.{{ .Release.Namespace }}.svc/<namespace>/<service>/v1.
@@ -71,6 +79,18 @@ The gateway's pods wait for the Secret {{ .Values.gateway.tls.secretName }} (kub
 {{- if and .Values.gateway.apiKeys.enabled (not (lookup "v1" "Secret" .Release.Namespace .Values.gateway.apiKeys.secretName)) }}
 
 The gateway's pods wait for the Secret {{ .Values.gateway.apiKeys.secretName }} (key keys.yaml, docs/gateway.md).
+{{- end }}
+{{- if and .Values.gateway.picker.mutualTLS (not (lookup "v1" "Secret" .Release.Namespace .Values.gateway.picker.tlsSecretName)) }}
+
+The gateways do not start without ca.crt in the Secret {{ .Values.gateway.picker.tlsSecretName }} (docs/gateway-api.md).
+{{- end }}
+{{- if and .Values.operator.prometheus.tokenSecretName (not (lookup "v1" "Secret" .Release.Namespace .Values.operator.prometheus.tokenSecretName)) }}
+
+The operator's pods wait for the Secret {{ .Values.operator.prometheus.tokenSecretName }} (key token).
+{{- end }}
+{{- if and .Values.batches.enabled .Values.gateway.apiKeys.enabled (not (lookup "v1" "Secret" .Release.Namespace .Values.batches.keySecretName)) }}
+
+The batches server is not ready before the Secret {{ .Values.batches.keySecretName }} is there (key key, docs/howto/batches.md).
 {{- end }}
 
 Helm neither upgrades nor deletes the CustomResourceDefinition. Before each `helm upgrade`:
