@@ -83,6 +83,14 @@ def test_an_old_object_that_newer_rules_refuse_stays_editable_where_it_is_right(
     assert old.merge(path, {"metadata": {"finalizers": []}}).status == 200, "it can be deleted"
 
 
+def test_a_creation_that_is_tried_tells_which_old_objects_newer_rules_refuse(old: Requests) -> None:
+    """So does docs/install.md find them before an upgrade. A label that is tried finds none: see above."""
+    wrong = old.create(service("old", spec(OLD)), "dryRun=All")
+    assert (wrong.status, "spec.model.source" in wrong.message) == (422, True)
+    right = old.create(service("listed", spec({})), "dryRun=All")
+    assert (right.status, right.body["reason"]) == (409, "AlreadyExists")
+
+
 def test_what_is_wrong_in_an_old_object_can_only_be_put_right(old: Requests) -> None:
     path = f"{SERVICES}/old"
     other = old.merge(path, {"spec": {"model": {"source": "ftp://other"}}})
