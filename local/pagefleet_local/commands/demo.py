@@ -14,7 +14,7 @@ from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.base import paths
 from pagefleet_local.base.console import CONSOLE
 from pagefleet_local.base.hogs import hogs as busy
-from pagefleet_local.base.preflight import Refused, check
+from pagefleet_local.base.preflight import Refused
 from pagefleet_local.commands.errors import FAILED, readable_errors
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator, SceneFailed
@@ -24,6 +24,7 @@ from pagefleet_local.fleet.install import CHECKOUT, Fleet
 from pagefleet_local.fleet.kubectl import KubectlError
 from pagefleet_local.kind.cluster import Kind
 from pagefleet_local.lifecycle.fleet_up import LocalNode, fleet_up
+from pagefleet_local.lifecycle.up import check
 
 SCENES = {
     "serve": serve,
@@ -83,7 +84,7 @@ def _play(ground: Ground, keep: bool, only: list[str] | None) -> None:
 def fleet() -> None:
     """Start the same fleet with one service and leave it running."""
     with readable_errors():
-        check(paths.layout(), node=True, running=True)
+        check(paths.layout())
         _run(_fleet())
 
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from pagefleet_local.base.paths import Layout
@@ -154,16 +155,29 @@ def _namespaces(layout: Layout) -> None:
 
 def _owns_kubelet_names(layout: Layout) -> bool:
     """Whether chains and cgroups named by kubelet and kube-proxy are ours: no other kubelet runs on the machine."""
-    if not layout.has_node:
-        return False
+    return layout.has_node and not any(_other_kubelets(layout))
+
+
+def _other_kubelets(layout: Layout) -> Iterator[tuple[int, str]]:
+    """The processes that are not ours and write such chains and cgroups, here or in a container."""
     ours = set(marked(layout))
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             # `started` is None for a zombie: killed, and not reaped yet by whoever adopted it.
             pid, name = int(entry.name), (entry / "comm").read_text().strip()
             if name in KUBELETS and pid not in ours and started(pid) is not None:
-                return False
-    return True
+                yield pid, name
+
+
+def neighbour(layout: Layout) -> str:
+    """The other kubelet that has this machine's network, as NAME (pid N); "" where there is none. One in a container, such as kind's,
+    has a network of its own."""
+    network = Path("/proc/self/ns/net").readlink()
+    for pid, name in _other_kubelets(layout):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/ns/net").readlink() == network:
+                return f"{name} (pid {pid})"
+    return ""
 
 
 def _our_rules(layout: Layout, table: str) -> list[str]:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 from pagefleet_local.base import paths
-from pagefleet_local.base.preflight import check
 from pagefleet_local.base.threads import in_thread
 from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import Kubectl
 from pagefleet_local.images import build as images
 from pagefleet_local.lifecycle import cleanup
-from pagefleet_local.lifecycle.up import Options, up
+from pagefleet_local.lifecycle.up import Options, check, up
 
 TARGETS = ("operator", "gateway", "engine-cpu-smollm2")
 
@@ -32,7 +31,7 @@ class LocalNode:
 
     def check(self, scenes: list[str]) -> None:
         """Raises Refused."""
-        check(paths.layout(), node=True, running=True)
+        check(paths.layout())
 
     async def up(self, say: Callable[[str], None]) -> Fleet:
         return await fleet_up(say)

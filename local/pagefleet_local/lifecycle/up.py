@@ -46,7 +46,7 @@ def up(options: Options) -> Cluster:
     if layout.state.exists() or cleanup.leftovers(layout):
         with stage("cleaning up after an earlier, unfinished run"):
             cleanup.down(layout)
-    preflight.check(layout, node=layout.has_node, running=False)
+    _fit(layout)
     prepare(node=layout.has_node)
     try:
         _start(options)
@@ -54,6 +54,24 @@ def up(options: Options) -> Cluster:
         cleanup.down(layout)
         raise
     return cluster
+
+
+def check(layout: Layout) -> None:
+    """Raises Refused for what would stop `up`, before anything is built. Ports that remains of our own may hold are checked after those
+    were cleaned up."""
+    if layout.state.exists():
+        preflight.check(layout, node=layout.has_node, running=True)
+    else:
+        _fit(layout)
+
+
+def _fit(layout: Layout) -> None:
+    """Raises Refused where nothing of ours runs and this machine cannot run it."""
+    preflight.check(layout, node=layout.has_node, running=False)
+    if layout.has_node and (other := cleanup.neighbour(layout)):
+        raise preflight.Refused(
+            f"{other} runs on this machine: its kube-proxy and the fleet's would overwrite each other's rules; stop it, or use make kind"
+        )
 
 
 def prepare(*, node: bool = True) -> None:

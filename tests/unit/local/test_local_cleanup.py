@@ -1,15 +1,19 @@
-"""Protects other clusters on the machine: what takes ours down takes nothing of theirs."""
+"""Protects other clusters on the machine: what takes ours down takes nothing of theirs, and ours does not start beside them."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.preflight import Refused
 from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.up import check
 
 
 @pytest.mark.parametrize("name", ["kubelet", "k3s-server", "k3s-agent", "kubelite"])
@@ -18,9 +22,21 @@ def test_rules_and_cgroups_of_another_cluster_are_not_ours(tmp_path: Path, name:
     program = shutil.copy(shutil.which("sleep") or "sleep", tmp_path / name)
     with subprocess.Popen([program, "60"]) as process:
         try:
-            assert not cleanup._owns_kubelet_names(Layout(state=tmp_path / "state"))
+            layout = Layout(state=tmp_path / "state")
+            assert not cleanup._owns_kubelet_names(layout)
+            # A start is refused: the kube-proxies of both would write the same chains.
+            assert cleanup.neighbour(layout) == f"{name} (pid {process.pid})"
         finally:
             process.kill()
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_built(tmp_path: Path) -> None:
+    """The images take minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        layout = Layout(state=tmp_path / "none", api_port=port, has_node=False)
+        with pytest.raises(Refused, match=f"port {port}" if os.geteuid() == 0 else "needs root"):
+            check(layout)
 
 
 def test_pods_of_another_cluster_keep_their_network(tmp_path: Path) -> None:
