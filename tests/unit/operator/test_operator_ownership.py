@@ -148,6 +148,25 @@ def test_the_field_and_both_values_of_a_rewritten_object_are_named() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [("1.4", "1400m"), ("2.3", "2300m"), ("1.4Gi", "1503238553600m"), ("0.7Ti", "769658139443200m"), ("1024Mi", "1Gi")],
+)
+def test_a_quantity_that_the_api_server_writes_in_its_own_way_is_nobodys_rewriting(given: str, stored: str) -> None:
+    """Their floating-point numbers differ: 1.4 is not 1400 times 0.001."""
+    assert ownership.rewritten({"cpu": given}, {"cpu": stored}) == ""
+    assert ownership.rewritten({"cpu": given}, {"cpu": f"1{stored}"}) != ""
+
+
+def test_two_listeners_of_one_gateway_are_compared_each_with_its_own() -> None:
+    listeners = ("http", "https")
+    parents = {"parentRefs": [{"name": "edge", "sectionName": one} for one in listeners]}
+    stored = {"parentRefs": [{"group": "gateway.networking.k8s.io", **one} for one in parents["parentRefs"]]}
+    assert ownership.rewritten(parents, stored, "spec") == ""
+    stored["parentRefs"][0]["sectionName"] = "other"
+    assert ownership.rewritten(parents, stored, "spec") == 'spec.parentRefs[edge].sectionName is "other", not "http"'
+
+
 def test_the_latest_other_writer_is_named() -> None:
     _, live = applied()
     others = [

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagefleet_contract.names import APPLIED_ANNOTATION
-from pagefleet_contract.quantity import amount
+from pagefleet_contract.quantity import canonical
 
 Fields = Mapping[str, Any]
 CHANGED, LOST = "changed", "lost"
@@ -139,8 +139,11 @@ def _rewritten(desired: Any, live: Any, path: str) -> Iterator[str]:
 
 def _rewritten_items(desired: list[Any], live: list[Any], path: str) -> Iterator[str]:
     names = {item.get("name"): item for item in live if isinstance(item, Mapping)}
+    given = [item.get("name") for item in desired]
     for index, item in enumerate(desired):
-        other = names.get(item["name"]) if "name" in item else (live[index] if index < len(live) else None)
+        # A name that stands twice is no key: a route may have two listeners of one Gateway.
+        known = "name" in item and given.count(item["name"]) == 1
+        other = names.get(item["name"]) if known else (live[index] if index < len(live) else None)
         yield from _rewritten(item, other, f"{path}[{_named(item, index)}]")
 
 
@@ -148,12 +151,7 @@ def _same(desired: Any, live: Any) -> bool:
     """The API server leaves false and empty out, and writes quantities in its own way: 1000m is 1."""
     if desired == live or (live is None and desired in (False, "", 0, [], {})):
         return True
-    if not (isinstance(desired, str) and isinstance(live, str)):
-        return False
-    try:
-        return amount(desired) == amount(live)
-    except ValueError:
-        return False
+    return isinstance(desired, str) and isinstance(live, str) and canonical(desired) == canonical(live)
 
 
 def _shown(value: Any) -> str:
