@@ -47,8 +47,9 @@ def _bytes(text: str) -> int:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    """NAME=URI. A name can hold no = and no /."""
-    name, _, uri = text.partition("=")
+    """NAME=URI. A name can hold no /, so the first :// is that of the URI; it may hold =, as a prefix such as date=2026-01-31 does."""
+    start = text.rfind("=", 0, max(0, text.find("://")))
+    name, uri = text[: max(0, start)], text[start + 1 :]
     if (
         not name
         or "/" in name

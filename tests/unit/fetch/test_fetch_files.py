@@ -15,6 +15,7 @@ from pagefleet_fetch.hub import Hub, listed
 from pagefleet_fetch.main import parser
 from pagefleet_fetch.progress import Meter, rate
 from pagefleet_fetch.transfer import PAUSES, fetch, on_disk, partial_of
+from pagefleet_operator.domain.runtimes.uris import link_name
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 DATA = b"0123456789" * 10
@@ -196,7 +197,24 @@ def test_no_speed_is_told_while_it_is_too_early_to_say_that_nothing_arrives() ->
     assert "pagefleet_model_fetch_bytes_per_second 50\n" in meter.page()
 
 
-@pytest.mark.parametrize("pair", ["hf://a/b", "x/y=hf://a/b", "=hf://a/b", "..=hf://a/b", "m=ftp://a"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "hf://org/name@main",
+        "s3://weights/date=2026-01-31/llama",
+        "gs://weights/a=b=c",
+        "az://account/container/x=hf://y",
+        f"oci://registry.example/a:1@sha256:{'0' * 64}/epoch=3",
+    ],
+)
+def test_the_command_line_takes_what_the_operator_writes_for_any_source(uri: str) -> None:
+    written = f"{link_name(uri)}={uri}"
+    assert parser().parse_args(["--cache=/c", "--into=/i", written]).models == [(link_name(uri), uri)]
+
+
+@pytest.mark.parametrize(
+    "pair", ["hf://a/b", "x/y=hf://a/b", "=hf://a/b", "..=hf://a/b", "m=ftp://a", "m=hf:/a", "m", "m=", "="]
+)
 def test_the_command_line_takes_names_and_sources(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["--cache=/c", "--into=/i", pair])
