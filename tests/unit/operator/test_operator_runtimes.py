@@ -4,6 +4,7 @@ of the runtime and its accelerator, and a signal that an engine does not tell st
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from pagefleet_contract.names import ENGINE_ANNOTATION
 from pagefleet_engine import flags
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests.deployment import deployment
-from pagefleet_operator.domain.runtimes.catalog import slots_of
+from pagefleet_operator.domain.runtimes.catalog import REGISTRY, slots_of
 from pagefleet_operator.domain.scaling.load import is_fresh, totals
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 from pagefleet_operator.domain.status.engine_load import EngineLoad
@@ -190,6 +191,17 @@ def test_slots_are_known_where_they_are_said() -> None:
     assert slots_of(revision_spec({"engine": {"runtime": "vllm", "args": ["--max-num-seqs", "7"]}})) == 7
     assert slots_of(revision_spec({"engine": {"runtime": "sglang", "args": ["--max-running-requests=9"]}})) == 9
     assert slots_of(revision_spec({"engine": {"runtime": "custom", "scheduling": {"maxSequences": 3}}})) == 3
+
+
+def test_an_adapter_lies_at_the_path_that_the_spec_says_whatever_signs_are_in_it() -> None:
+    """vLLM splits NAME=PATH at every =, and takes one with a comma for JSON."""
+    paths = ("/plain", "/date=2026-01-31/x", "/a,b", "/a=b,c")
+    adapters = [{"name": f"a{number}", "source": f"file://{path}"} for number, path in enumerate(paths)]
+    args = REGISTRY["vllm"].launch(child_of(changed("vllm", "model.adapters", adapters)), "1").args
+    modules = args[args.index("--lora-modules") + 1 :]
+    read = [dict(zip(("name", "path"), one.split("="), strict=True)) if one[0] != "{" else json.loads(one) for one in modules]
+    assert read == [{"name": f"a{number}", "path": path} for number, path in enumerate(paths)]
+    assert modules[0] == "a0=/plain"
 
 
 def test_a_pods_annotation_says_what_its_engine_is() -> None:

@@ -189,8 +189,15 @@ def _engine(spec: RevisionSpec, drain: int) -> dict[str, object]:
 def _adapters(model: Model) -> list[str]:
     if not model.adapters:
         return []
-    modules = [f"{adapter.name}={path_in_pod(adapter.source, model)}" for adapter in model.adapters]
+    modules = [_module(adapter.name, path_in_pod(adapter.source, model)) for adapter in model.adapters]
     return ["--enable-lora", f"--max-loras={len(modules)}", "--lora-modules", *modules]
+
+
+def _module(name: str, path: str) -> str:
+    """NAME=PATH. vLLM splits it at every =, and reads one with a comma as JSON, so such a path comes as JSON."""
+    if "=" in path or "," in path:
+        return json.dumps({"name": name, "path": path}, separators=(",", ":"))
+    return f"{name}={path}"
 
 
 ADAPTER = Adapter(
