@@ -101,10 +101,21 @@ def test_nobody_guesses_where_nobody_is_asked_to(name: str) -> None:
         ("sglang", "--context-length=9", "spec.model.maxLength"),
         ("tgi", "--num-shard=2", "spec.resources.accelerator.count"),
         ("vllm", "--max-num-seqs=9", "spec.engine.scheduling.maxSequences"),
+        ("vllm", "--max_num_seqs=9", "spec.engine.scheduling.maxSequences"),
+        ("vllm", "--max_model_len=9", "spec.model.maxLength"),
+        ("vllm", "--speculative-config.method=ngram", "spec.model.speculation"),
+        ("vllm", "--spec-method=ngram", "spec.model.speculation"),
+        ("vllm", "--device-memory-utilization=0.5", "spec.engine.kvCache.memoryFraction"),
+        ("vllm", "-pp", "spec.engine.pipelineParallelSize"),
+        ("sglang", "--pp-size=2", "spec.engine.pipelineParallelSize"),
+        ("sglang", "--speculative-draft-model=/x", "spec.model.speculation.model"),
+        ("tgi", "--max-input-length=9", "spec.engine.limits.promptTokens"),
+        ("tgi", "-p", "-p is written by the operator"),
+        ("pagefleet", "--max_model_len=9", "spec.model.maxLength"),
     ],
 )
 def test_a_flag_with_a_field_is_refused_in_args(name: str, flag: str, field: str) -> None:
-    (message,) = errors(changed(name, "engine.args", [flag])).values()
+    (message,) = errors(changed("minimal" if name == "pagefleet" else name, "engine.args", [flag])).values()
     assert field in message
 
 
@@ -189,6 +200,7 @@ def test_slots_are_known_where_they_are_said() -> None:
     assert slots_of(revision_spec({"resources": gpus})) == flags.BY_NAME["--max-num-seqs"].defaults["cuda"] == 256
     assert slots_of(revision_spec({"resources": {"accelerator": {"name": "example.com/npu"}}})) is None
     assert slots_of(revision_spec({"engine": {"runtime": "vllm", "args": ["--max-num-seqs", "7"]}})) == 7
+    assert slots_of(revision_spec({"engine": {"runtime": "vllm", "args": ["--max_num_seqs=8"]}})) == 8
     assert slots_of(revision_spec({"engine": {"runtime": "sglang", "args": ["--max-running-requests=9"]}})) == 9
     assert slots_of(revision_spec({"engine": {"runtime": "custom", "scheduling": {"maxSequences": 3}}})) == 3
 
@@ -199,7 +211,10 @@ def test_an_adapter_lies_at_the_path_that_the_spec_says_whatever_signs_are_in_it
     adapters = [{"name": f"a{number}", "source": f"file://{path}"} for number, path in enumerate(paths)]
     args = REGISTRY["vllm"].launch(child_of(changed("vllm", "model.adapters", adapters)), "1").args
     modules = args[args.index("--lora-modules") + 1 :]
-    read = [dict(zip(("name", "path"), one.split("="), strict=True)) if one[0] != "{" else json.loads(one) for one in modules]
+    read = [
+        dict(zip(("name", "path"), one.split("="), strict=True)) if one[0] != "{" else json.loads(one)
+        for one in modules
+    ]
     assert read == [{"name": f"a{number}", "path": path} for number, path in enumerate(paths)]
     assert modules[0] == "a0=/plain"
 

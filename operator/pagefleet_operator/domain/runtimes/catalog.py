@@ -9,7 +9,7 @@ from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes import custom, pagefleet, sglang, tgi, vllm
 from pagefleet_operator.domain.runtimes.adapter import Adapter
-from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.launch import Launch, flag_name
 from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
 
 REGISTRY: Mapping[str, Adapter] = {
@@ -39,9 +39,9 @@ def slots_of(spec: RevisionSpec) -> int | None:
         return given
     adapter, arguments = adapter_of(spec), spec.engine.args
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-        name, _, value = argument.partition("=")
-        if adapter.slots_flag and name == adapter.slots_flag and (value or following).isdigit():
-            return int(value or following)
+        value = argument.partition("=")[2] or following
+        if adapter.slots_flag and flag_name(argument) == adapter.slots_flag and value.isdigit():
+            return int(value)
     return adapter.slots.get(spec.accelerator_name)
 
 

@@ -94,6 +94,12 @@ def served_name(child: Child) -> str:
     return child.spec.model.served_name or child.service
 
 
+def flag_name(argument: str) -> str:
+    """The flag that an argument names. vLLM reads _ in it as -, and what follows a dot as a field of its JSON document:
+    --max_model_len=8, --speculative-config.method=ngram."""
+    return argument.partition("=")[0].partition(".")[0].replace("_", "-")
+
+
 def flags(values: Mapping[str, object]) -> list[str]:
     """FLAG=VALUE of those that have a value; a flag alone for True."""
     given = {flag: value for flag, value in values.items() if value is not None and value is not False}

@@ -48,6 +48,9 @@ OWNED = {
     "--max-queued-requests": "spec.engine.limits.queued", "--tool-call-parser": "spec.engine.toolCallParser",
     "--api-key": "spec.engine.apiKeySecretRef", "--enable-metrics": "", "--disaggregation-mode": "spec.engine.disaggregation", "--disaggregation-bootstrap-port": "", "--nnodes": "spec.engine.nodes",
     "--pipeline-parallel-size": "spec.engine.pipelineParallelSize", "--node-rank": "", "--dist-init-addr": "",
+    # Other names of the same flags.
+    "--speculative-draft-model": "spec.model.speculation.model", "--pp-size": "spec.engine.pipelineParallelSize",
+    "--nccl-init-addr": "",
 }  # fmt: skip
 METRICS = EngineMetrics(
     waiting="sglang:num_queue_reqs",

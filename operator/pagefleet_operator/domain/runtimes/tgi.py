@@ -35,6 +35,7 @@ OWNED = {
     "--cuda-memory-fraction": "spec.engine.kvCache.memoryFraction",
     "--max-input-tokens": "spec.engine.limits.promptTokens", "--num-shard": "spec.resources.accelerator.count",
     "--kv-cache-dtype": "spec.engine.kvCache.dtype", "--api-key": "spec.engine.apiKeySecretRef", "--graceful-termination-timeout": "",
+    "--max-input-length": "spec.engine.limits.promptTokens", "-p": "",  # other names of flags
 }  # fmt: skip
 # It tells neither its KV pages nor times to first token.
 METRICS = EngineMetrics(

@@ -59,7 +59,11 @@ OWNED = {
     "--tool-call-parser": "spec.engine.toolCallParser", "--enable-auto-tool-choice": "spec.engine.toolCallParser",
     "--api-key": "spec.engine.apiKeySecretRef", "--shutdown-timeout": "", "--nnodes": "spec.engine.nodes",
     "--pipeline-parallel-size": "spec.engine.pipelineParallelSize", "--node-rank": "", "--master-addr": "",
-    "--master-port": "", "--headless": "", "--distributed-executor-backend": "",
+    "--master-port": "", "--headless": "", "--distributed-executor-backend": "", "--uds": "",
+    # Other names of the same flags.
+    "--device-memory-utilization": "spec.engine.kvCache.memoryFraction", "--no-enable-lora": "spec.model.adapters",
+    "--spec-method": "spec.model.speculation", "--spec-model": "spec.model.speculation", "--spec-tokens": "spec.model.speculation",
+    "-q": "spec.model.quantization", "-pp": "spec.engine.pipelineParallelSize", "-n": "spec.engine.nodes", "-r": "",
 }  # fmt: skip
 METRICS = EngineMetrics(
     waiting="vllm:num_requests_waiting",

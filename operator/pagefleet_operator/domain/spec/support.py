@@ -7,6 +7,7 @@ from typing import Any
 
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.runtimes.catalog import adapter_of
+from pagefleet_operator.domain.runtimes.launch import flag_name
 from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 
 ADAPTER_SCHEMES = ("pvc", "oci", "file")
@@ -30,7 +31,7 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     engine = adapter_of(given)
     owned, shared = engine.owned_flags, engine.shared_flags
     for index, argument in enumerate(given.engine.args):
-        flag = argument.split("=", 1)[0]
+        flag = flag_name(argument)
         if flag in owned:
             instead = f"; set {owned[flag]}" if owned[flag] else ""
             yield SpecError(f"spec.engine.args[{index}]", f"{flag} is written by the operator{instead}")
