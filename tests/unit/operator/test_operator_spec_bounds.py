@@ -27,6 +27,7 @@ CONFIDENCE = (
     "must be a percentage from 50% to 99.999%, with at most three decimals: at 100% no canary is ever rolled back"
 )
 SHARE, PART = "must be a percentage from 0% to 100%", "must be a percentage from 0% to below 100%"
+HEADER = "spec.rollout.route.header"
 NAME = "must be a name of letters, digits, ., _, /, :, @, + and -, with a letter or digit first"
 REFUSED = [
     (ttft("100%"), f"spec.{LATENCY}[0].confidence", CONFIDENCE),
@@ -45,6 +46,23 @@ REFUSED = [
     ({"engine.kvCache.pages": 1}, "spec.engine.kvCache.pages", "must be from 2 to"),
     ({"engine.kvCache.pages": 3}, "spec.engine.kvCache.pages", "must hold at least 64 tokens"),
     ({"engine.kvCache.pages": 1, "engine.kvCache.pageSize": 256}, "spec.engine.kvCache.pages", "must be from 2 to"),
+    ({"rollout.route.header": {"x canary": "yes"}}, HEADER, "'x canary' is not a header name"),
+    ({"rollout.route.header": {"x-canary": ""}}, HEADER, "'x-canary' needs a value"),
+    (
+        {"rollout.route.header": {"X-Pagefleet-Canary": "yes"}},
+        HEADER,
+        "'X-Pagefleet-Canary': the gateway removes headers",
+    ),
+    (
+        {"rollout.route.stickyBy": "header/x-envoy-user"},
+        "spec.rollout.route.stickyBy",
+        "'x-envoy-user': the gateway removes",
+    ),
+    (
+        {"rollout.route.header": {}, "rollout.steps": [{"preview": {}}]},
+        "spec.rollout.steps",
+        "preview needs spec.rollout.route",
+    ),
 ]
 ACCEPTED = [
     ttft("50%"),
@@ -56,6 +74,11 @@ ACCEPTED = [
     {"model.servedName": "meta-llama/Llama-3.1-8B_v2:beta@main+lora"},
     {"engine.kvCache.pages": 4},
     {"engine.kvCache.pages": 2, "engine.kvCache.pageSize": 32},
+    {"rollout.route": {"header": {"X-Canary": "yes"}, "stickyBy": "header/x-user"}, "rollout.steps": [{"preview": {}}]},
+    {
+        "rollout.route": {"header": {"x-pagefleet-canary": "yes"}, "stickyBy": "header/x-envoy-user"},
+        "traffic": {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "edge"}]}},
+    },
 ]
 
 

@@ -125,12 +125,30 @@ def _headers(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     for index, entry in enumerate(at(spec, ("traffic", "priorities")) or ()):
         for name in entry["header"]:
             where = f"spec.traffic.priorities[{index}].header"
-            if not re.fullmatch(HEADER_NAME, name):
-                yield SpecError(where, f"{name[:60]!r} is not a header name; allowed are letters, digits and -")
+            yield from _misnamed(where, name)
             yield from _reserved(where, name)
     for index, entry in enumerate(at(spec, ("traffic", "rateLimits")) or ()):
         yield from _reserved(f"spec.traffic.rateLimits[{index}].header", entry["header"])
     yield from _reserved("spec.traffic.queue.tenantHeader", at(spec, ("traffic", "queue", "tenantHeader")) or "")
+    yield from _route(at(spec, ("rollout", "route")) or {}, foreign=at(spec, ("traffic", "provider")) == "GatewayAPI")
+
+
+def _route(route: Mapping[str, Any], *, foreign: bool) -> Iterator[SpecError]:
+    """Headers by which no request would reach a canary, or that no HTTPRoute may have. A `foreign` gateway removes none of them."""
+    where = "spec.rollout.route.header"
+    for name, value in (route.get("header") or {}).items():
+        yield from _misnamed(where, name)
+        if not value:
+            yield SpecError(where, f"{name[:60]!r} needs a value")
+        if not foreign:
+            yield from _reserved(where, name)
+    if not foreign:
+        yield from _reserved("spec.rollout.route.stickyBy", route.get("stickyBy", "").removeprefix("header/"))
+
+
+def _misnamed(where: str, name: str) -> Iterator[SpecError]:
+    if not re.fullmatch(HEADER_NAME, name):
+        yield SpecError(where, f"{name[:60]!r} is not a header name; allowed are letters, digits and -")
 
 
 def _label_names(spec: Mapping[str, Any]) -> Iterator[SpecError]:

@@ -174,7 +174,7 @@ STEP_KINDS: Mapping[StepKind, StepDefinition] = {
             headline="Canary {canary} answers only requests with the preview header{step}.",
             text=_waiting_text(StepKind.PREVIEW),
             needs=(
-                "has(self.route) && has(self.route.header)",
+                "has(self.route) && has(self.route.header) && self.route.header.size() > 0",
                 "spec.rollout.route.header: nothing else reaches a canary without weight",
             ),
             waits=True,
