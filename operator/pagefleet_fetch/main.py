@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ from pagefleet_fetch.cache import Cache
 from pagefleet_fetch.files import SOURCE, Fault, Interrupted, Model, Source
 
 CONFIGURATION_EXIT = 78
+FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0  # seconds, as between two starts of a container
 log = logging.getLogger("pagefleet-fetch")
 
 
@@ -36,6 +39,11 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--port", type=int, default=ENGINE_PORT, help="of the page that tells how far it is")
     root.add_argument(
         "--pull-secrets", type=Path, metavar="FOLDER", help="credentials of registries, as dockerconfigjson"
+    )
+    root.add_argument(
+        "--keep-trying",
+        action="store_true",
+        help="wait here for a source that does not answer, and do not end with status 75",
     )
     root.add_argument("models", nargs="+", type=_pair, metavar="NAME=URI")
     return root
@@ -74,13 +82,31 @@ def run() -> None:
     try:
         # The signal's handler runs in the main thread, which must not wait inside of a library that is no Python.
         with ThreadPoolExecutor(1) as worker:
-            worker.submit(_link_all, arguments, meter).result()
+            worker.submit(persist, lambda: _link_all(arguments, meter), keep_trying=arguments.keep_trying).result()
     except Fault as fault:
         sys.exit(_explain(fault.field, fault.message, CONFIGURATION_EXIT))
     except Interrupted as error:
         sys.exit(_explain(SOURCE, f"{error}; what has arrived is kept", EXIT_AGAIN))
     except OSError as error:
         sys.exit(_explain("spec.model.cache", f"the volume cannot be written: {error}", EXIT_AGAIN))
+
+
+def persist(bring: Callable[[], None], *, keep_trying: bool, pause: Callable[[float], object] = time.sleep) -> None:
+    """Bring the models. Raises Fault, OSError, and Interrupted unless `keep_trying`.
+
+    A pod of a replica of several nodes keeps trying: LeaderWorkerSet answers the restart of any container by creating all pods of the
+    group again, and what is on their own volumes would be lost.
+    """
+    wait = FIRST_PAUSE
+    while True:
+        try:
+            return bring()
+        except Interrupted as error:
+            if not keep_trying:
+                raise
+            log.warning("%s; it goes on in %.0f s", error, wait)
+            pause(wait)
+            wait = min(2 * wait, LONGEST_PAUSE)
 
 
 def _link_all(arguments: argparse.Namespace, meter: progress.Meter) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pagefleet_fetch.files import Fault, Interrupted, Model, RemoteFile, chosen
 from pagefleet_fetch.hub import Hub, listed
-from pagefleet_fetch.main import parser
+from pagefleet_fetch.main import parser, persist
 from pagefleet_fetch.progress import Meter, rate
 from pagefleet_fetch.transfer import PAUSES, fetch, on_disk, partial_of
 from pagefleet_operator.domain.runtimes.uris import link_name
@@ -195,6 +195,28 @@ def test_no_speed_is_told_while_it_is_too_early_to_say_that_nothing_arrives() ->
     done[0] = 50
     meter.tick(62.0)
     assert "pagefleet_model_fetch_bytes_per_second 50\n" in meter.page()
+
+
+def test_a_pod_of_a_group_waits_for_its_source_and_others_end() -> None:
+    """LeaderWorkerSet creates a group again when any of its containers restarts, and its volumes with it."""
+    ends, pauses = [Interrupted("the hub does not answer")] * 7, list[float]()
+
+    def bring() -> None:
+        if ends:
+            raise ends.pop()
+
+    with pytest.raises(Interrupted):
+        persist(bring, keep_trying=False, pause=pauses.append)
+    assert pauses == []
+    persist(bring, keep_trying=True, pause=pauses.append)
+    assert pauses == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0]
+    fault = Fault("spec.model.source", "there is no such model")
+
+    def refuse() -> None:
+        raise fault
+
+    with pytest.raises(Fault):
+        persist(refuse, keep_trying=True, pause=pauses.append)
 
 
 @pytest.mark.parametrize(

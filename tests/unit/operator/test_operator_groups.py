@@ -16,6 +16,8 @@ from pagefleet_contract.names import ENGINE_POD_SELECTOR
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.cost.spending import billed
+from pagefleet_operator.domain.manifests import retained
+from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.runtimes.catalog import node_launch_of
 from pagefleet_operator.domain.runtimes.node import Node
@@ -159,6 +161,17 @@ def test_workers_do_not_end_before_their_leaders_streams(runtime: str, waits: bo
         command = container["lifecycle"]["preStop"]["exec"]["command"]
         assert command == ["sleep", str(worker["terminationGracePeriodSeconds"] - 30)]
     assert container["args"][-1] == "--tensor-parallel-size=4", "what a person gives has the last word"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_pod_of_a_group_keeps_trying_to_fetch_its_model(nodes: int) -> None:
+    """LeaderWorkerSet answers the restart of a container, also of one that fetches, with a new group."""
+    child = child_of(spec({"runtime": "vllm", "nodes": nodes}, model={"source": "hf://org/large"}))
+    templates = retained.templates(leader_worker_set(child, 1) if nodes > 1 else deployment(child, 1))
+    assert len(templates) == nodes
+    for template in templates.values():
+        [fetching] = template["spec"]["initContainers"]
+        assert ("--keep-trying" in fetching["args"]) is (nodes > 1)
 
 
 def test_a_custom_runtime_names_the_variables_itself() -> None:
