@@ -218,7 +218,7 @@ class Gatherer:
         if urgent or pod.terminating or not address:
             return pod
         if pod.fetching:
-            return replace(pod, fetch=await self._engines.fetching(address, account))
+            return replace(pod, fetch=await self._engines.fetching(address, engine_of(item).port, account))
         if not pod.ready:
             return pod
         return _loaded(pod, await self._engines.read(address, engine_of(item), account))

@@ -12,7 +12,6 @@ import aiohttp
 
 from pagefleet_contract.engine_metrics import METRICS_PATH, OURS, Engine, EngineMetrics, selector
 from pagefleet_contract.model_fetch import BYTES, BYTES_PER_SECOND, FETCHED_BYTES
-from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
 from pagefleet_operator.domain.status.observation import FetchReading
 from pagefleet_operator.metrics import metrics_page
@@ -140,9 +139,9 @@ class EngineReadings:
             self._last[address] = last
         return last[1]
 
-    async def fetching(self, address: str, account: Account) -> FetchReading | None:
-        """How far a pod is whose model is being fetched; None when it does not say."""
-        url = f"http://{address}:{ENGINE_PORT}{METRICS_PATH}"
+    async def fetching(self, address: str, port: int, account: Account) -> FetchReading | None:
+        """How far a pod is whose model is being fetched, at the port of its engine; None when it does not say."""
+        url = f"http://{address}:{port}{METRICS_PATH}"
         try:
             page = await fetch_charged(self._session, Question(url, TIMEOUT_SECONDS, metrics_page.MAX_BYTES), account)
         except FetchError:

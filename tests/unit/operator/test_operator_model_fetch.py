@@ -90,6 +90,9 @@ def test_a_bucket_is_fetched_for_every_engine(uri: str) -> None:
     pod = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
     assert {"name": "PAGEFLEET_MODEL", "value": "/tmp/models/models--llama"} in pod["containers"][0]["env"]
     assert pod["initContainers"][0]["args"][-1] == f"models--llama={uri}"
+    # A NetworkPolicy for the port named http lets the operator read the progress at the engine's port and at no other.
+    assert [one["containerPort"] for one in pod["containers"][0]["ports"] if one["name"] == "http"] == [9090]
+    assert "--port=9090" in pod["initContainers"][0]["args"]
 
 
 IMAGE_URI = f"oci://registry.example:5000/models/llama:8b@sha256:{'0123456789abcdef' * 4}"
@@ -274,5 +277,5 @@ async def session() -> Any:
 
 
 async def test_the_operator_asks_at_the_engine_s_port(address: str, session: aiohttp.ClientSession) -> None:
-    assert await EngineReadings(session).fetching(address, unlimited()) == FetchReading(100, 40, 2.0)
-    assert await EngineReadings(session).fetching(own_address(1), unlimited()) is None
+    assert await EngineReadings(session).fetching(address, ENGINE_PORT, unlimited()) == FetchReading(100, 40, 2.0)
+    assert await EngineReadings(session).fetching(own_address(1), ENGINE_PORT, unlimited()) is None

@@ -44,7 +44,7 @@ def container(
             f"--cache={cache}",
             *([f"--cache-size={spec.model.cache_size}"] if spec.model.cache_size else []),
             f"--into={FETCHED}",
-            f"--port={ENGINE_PORT}",
+            f"--port={ENGINE_PORT if spec.engine.port is None else spec.engine.port}",
             *(["--keep-trying"] if spec.nodes > 1 else []),
             *([f"--pull-secrets={SECRETS_FOLDER}"] if _asks_registries(spec) else []),
             *(f"{link_name(uri)}={uri}" for uri in uris),
