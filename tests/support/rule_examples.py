@@ -126,6 +126,12 @@ SPEC_EXAMPLES = (
         {"model.cache.claim": "c", "model.source": IMAGE, "model.oci": "Fetch"},
     ),
     Example(
+        "spec.model.cache",
+        "oci: Fetch",
+        {"model.cache.claim": "c", "model.adapters": [{"name": "a", "source": IMAGE}], "model.oci": "Mount"},
+        {"model.cache.claim": "c", "model.adapters": [{"name": "a", "source": IMAGE}], "model.oci": "Fetch"},
+    ),
+    Example(
         "spec.model.oci", "sources of oci://", {"model.oci": "Fetch"}, {"model.oci": "Fetch", "model.source": IMAGE}
     ),
     Example(

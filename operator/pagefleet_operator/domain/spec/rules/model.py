@@ -16,6 +16,9 @@ MODELS = "['draft', 'eagle', 'eagle3']"  # methods of speculation that have a mo
 # In CEL: whether a model of speculation is given.
 DRAFT = "has(self.speculation) && has(self.speculation.model)"
 
+# In CEL, within spec.model: whether an adapter lies in an image or artifact.
+ADAPTED = "has(self.adapters) && self.adapters.exists(a, a.source.startsWith('oci://'))"
+
 # In CEL: whether the spec gives SGLang the tokens of a page and those of a chunk.
 CHUNKED = f"{given('engine.scheduling.chunkTokens')} && {RUNTIME} == 'sglang' && {given('engine.kvCache')}"
 CHUNKED += " && (has(self.engine.kvCache.pageSize) || has(self.engine.kvCache.pages))"
@@ -80,7 +83,8 @@ MODEL_RULES = (
     Rule(
         ("model",),
         "spec.model.cache",
-        f"!has(self.cache) || {fetched('self.source')} || ({DRAFT} && {fetched('self.speculation.model')})",
+        f"!has(self.cache) || {fetched('self.source')} || ({DRAFT} && {fetched('self.speculation.model')})"
+        f" || (has(self.oci) && self.oci == 'Fetch' && {ADAPTED})",
         "needs a source of hf://, s3://, gs:// or az://, or of oci:// with spec.model.oci: Fetch: it stores fetched weights; a claim that "
         "holds weights is a source of pvc://",
     ),
@@ -88,7 +92,7 @@ MODEL_RULES = (
         ("model",),
         "spec.model.oci",
         f"!has(self.oci) || self.source.startsWith('oci://') || ({DRAFT} && self.speculation.model.startsWith('oci://'))"
-        " || (has(self.adapters) && self.adapters.exists(a, a.source.startsWith('oci://')))",
+        f" || ({ADAPTED})",
         "belongs to sources of oci://; remove it",
     ),
     Rule(
