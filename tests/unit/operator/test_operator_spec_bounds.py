@@ -74,6 +74,7 @@ ACCEPTED = [
     {"model.servedName": "meta-llama/Llama-3.1-8B_v2:beta@main+lora"},
     {"engine.kvCache.pages": 4},
     {"engine.kvCache.pages": 2, "engine.kvCache.pageSize": 32},
+    {"cost.perAcceleratorHour": 5e-324, "cost.ceilingPerHour": 1, "scaling.max": 1000},
     {"rollout.route": {"header": {"X-Canary": "yes"}, "stickyBy": "header/x-user"}, "rollout.steps": [{"preview": {}}]},
     {
         "rollout.route": {"header": {"x-pagefleet-canary": "yes"}, "stickyBy": "header/x-envoy-user"},

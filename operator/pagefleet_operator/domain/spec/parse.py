@@ -52,6 +52,7 @@ class Spec:
 
 
 MAX_REMEMBERED = 4096
+MANY = 1e6  # replicas, more than any spec can ask for: a price next to nothing allows infinitely many
 
 
 def parse(raw: object) -> Spec | SpecErrors:
@@ -80,7 +81,7 @@ def _parse(raw: object) -> Spec | SpecErrors:
     pods, price, sized = revision_spec(filled), cost(filled.get("cost", {})), scaling(filled["scaling"])
     each, ceiling = price.of_replica(pods), price.ceiling_per_hour
     beside = sized.spares + pods.prefill_replicas
-    affordable = int(ceiling / each + 1e-9) - beside if each and ceiling is not None else None
+    affordable = int(min(ceiling / each, MANY) + 1e-9) - beside if each and ceiling is not None else None
     promised = slo(filled.get("slo", {}))
     return Spec(
         raw=filled,
