@@ -256,22 +256,55 @@ def test_nothing_serves_nothing_is_routed_to_services() -> None:
     assert [manifest["kind"] for manifest in made] == ["InferencePool", "HTTPRoute"], "its picker holds requests"
 
 
-def promoted(answers: tuple[ParentStatus, ...]) -> Plan:
-    """Decide when revision aaaaaaaa has lost its traffic to the spec's own, which the route has since generation 4."""
+def promoted(reading: GatewayApiReading | None, written: str = "Service", **gateway_api: str) -> Plan:
+    """Decide when revision aaaaaaaa has lost its traffic to the spec's own. A route to such backends was written."""
     spec = spec_of()
+    spec["traffic"]["gatewayAPI"] |= gateway_api
     target = revision_hash(typed(spec).raw)
     drained = (DrainRecord("aaaaaaaa", NOW - WEIGHTS_PROPAGATE_SECONDS),)
-    status = Status(stable=target, traffic=(Weight(target, 100),), route=RouteRecord("Service"), draining=drained)
-    reading = GatewayApiReading(NEW, LiveObject("chat", "r", "u-1", 4, answers))
+    status = Status(stable=target, traffic=(Weight(target, 100),), route=RouteRecord(written), draining=drained)
     revisions = {target: pods(target), "aaaaaaaa": pods("aaaaaaaa")}
     return decide(observation(spec, reading, status, revisions=revisions), NOW)
 
 
+def read_as(*answers: ParentStatus, **more: Any) -> GatewayApiReading:
+    return GatewayApiReading(more.pop("features", NEW), LiveObject("chat", "r", "u-1", 4, answers), **more)
+
+
 def test_nothing_is_deleted_before_the_gateway_has_seen_the_new_split() -> None:
-    assert promoted((answer(observed_generation=3),)).delete == ()
-    assert promoted((answer(observed_generation=3), answer(parent="other"))).delete == ()
-    assert promoted((answer(observed_generation=4),)).delete == ("aaaaaaaa",)
-    assert promoted(()).delete == ("aaaaaaaa",), "no gateway has ever served it"
+    assert promoted(read_as(answer(observed_generation=3))).delete == ()
+    assert promoted(read_as(answer(observed_generation=3), answer(parent="other"))).delete == ()
+    assert promoted(read_as(answer(observed_generation=4))).delete == ("aaaaaaaa",)
+    assert promoted(read_as()).delete == ("aaaaaaaa",), "no gateway has ever served it"
+
+
+ANOTHERS = LiveObject("chat", "p", "llm-d", 1)
+
+
+@pytest.mark.parametrize(
+    ("reading", "gateway_api"),
+    [
+        (None, {}),
+        (read_as(answer()), {"backend": "InferencePool"}),
+        (read_as(answer(), features=POOLS, pool=ANOTHERS), {"backend": "InferencePool"}),
+    ],
+)
+def test_nothing_is_deleted_while_a_route_to_services_cannot_be_written(
+    reading: GatewayApiReading | None, gateway_api: dict[str, str]
+) -> None:
+    """It still leads to the Service of the revision that has lost its traffic, and clients would get 503."""
+    assert promoted(reading, **gateway_api).delete == ()
+    assert promoted(reading, "InferencePool", **gateway_api).delete == ("aaaaaaaa",), "its picker splits"
+
+
+@pytest.mark.parametrize("backend", [{"backend": "Service"}, {}], ids=str)
+def test_a_pool_of_the_name_that_is_anothers_is_not_in_the_way_of_services(backend: dict[str, str]) -> None:
+    spec = spec_of()
+    spec["traffic"]["gatewayAPI"] |= backend
+    made = route(observation(spec, read_as(answer(), features=POOLS, pool=ANOTHERS), SPLIT), typed(spec), SPLIT)
+    assert [manifest["kind"] for manifest in made.manifests] == ["HTTPRoute"]
+    assert (made.withdrawn, made.record) == ((), RouteRecord("Service"))
+    assert made.conditions[0][1] == "True"
 
 
 def test_the_provider_changed_back_takes_the_route_away_and_then_forgets_it() -> None:

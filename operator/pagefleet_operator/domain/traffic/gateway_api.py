@@ -42,7 +42,8 @@ class Routing:
     """The routing part of a plan.
 
     `manifests` are applied in this order right after the status, then the `withdrawn` objects are deleted. `record`
-    becomes `.status.route`. While `settling`, no revision is deleted.
+    becomes `.status.route`. While `settling`, no revision is deleted, nor while the route is `stuck`: it leads to Services, and cannot be
+    written.
     """
 
     manifests: tuple[Mapping[str, object], ...] = ()
@@ -50,6 +51,7 @@ class Routing:
     conditions: tuple[NewCondition, ...] = ()
     record: RouteRecord | None = None
     settling: bool = False
+    stuck: bool = False
 
 
 def route(observation: Observation, spec: Spec, status: Status) -> Routing:
@@ -58,12 +60,15 @@ def route(observation: Observation, spec: Spec, status: Status) -> Routing:
     if spec.traffic.provider is not Provider.GATEWAY_API or settings is None:
         return _without(observation, reading)
     if reading is None:
-        return Routing(conditions=_unread(observation), record=observation.status.route)
-    refused = _missing(settings, reading) or _name_taken(observation, reading)
-    if refused is not None:
-        return Routing(conditions=(refused,), record=observation.status.route)
-    backend = settings.backend or (Backend.POOL if reading.features.pool else Backend.SERVICE)
+        stuck = _leads_to_services(observation)
+        return Routing(conditions=_unread(observation), record=observation.status.route, stuck=stuck)
+    free = reading.features.pool and not _is_anothers(reading.pool, observation)
+    backend = settings.backend or (Backend.POOL if free else Backend.SERVICE)
     pool = backend is Backend.POOL
+    refused = _missing(settings, reading) or _name_taken(observation, reading, pool=pool)
+    if refused is not None:
+        stuck = reading.route is not None and _leads_to_services(observation)
+        return Routing(conditions=(refused,), record=observation.status.route, stuck=stuck)
     metadata = metadata_of(observation.namespace, observation.name, observation.uid)
     manifests: list[Mapping[str, object]] = []
     if pool:
@@ -98,7 +103,7 @@ def _unread(observation: Observation) -> tuple[NewCondition, ...]:
 def _without(observation: Observation, reading: GatewayApiReading | None) -> Routing:
     """Our own gateway splits: delete the objects of an earlier provider, and the record once none is left."""
     if reading is None:
-        return Routing(record=observation.status.route)
+        return Routing(record=observation.status.route, stuck=_leads_to_services(observation))
     route = _withdraw(reading.route, observation.uid, f"{ROUTE_GROUP}/{reading.features.route}", ROUTE_KIND)
     withdrawn = (*route, *_withdraw_pool(observation, reading))
     return Routing(withdrawn=withdrawn, record=observation.status.route if withdrawn else None)
@@ -123,9 +128,20 @@ def _missing(settings: GatewayApi, reading: GatewayApiReading) -> NewCondition |
     return None
 
 
-def _name_taken(observation: Observation, reading: GatewayApiReading) -> NewCondition | None:
-    for live, kind in ((reading.route, ROUTE_KIND), (reading.pool, POOL_KIND)):
-        if live is not None and live.owner != observation.uid:
+def _leads_to_services(observation: Observation) -> bool:
+    """Whether a route was written that leads to the Services of revisions: they need their pods until it is written anew."""
+    record = observation.status.route
+    return record is not None and record.backend == Backend.SERVICE.value
+
+
+def _is_anothers(live: LiveObject | None, observation: Observation) -> bool:
+    return live is not None and live.owner != observation.uid
+
+
+def _name_taken(observation: Observation, reading: GatewayApiReading, *, pool: bool) -> NewCondition | None:
+    """A pool of that name is in the way only of a route that leads to one (`pool`)."""
+    for live, kind in ((reading.route, ROUTE_KIND), *(((reading.pool, POOL_KIND),) if pool else ())):
+        if live is not None and _is_anothers(live, observation):
             message = f"{PROVIDER}: there is a {kind} {observation.namespace}/{live.name} already, which is not this service's"
             return (ACCEPTED, FALSE, "NameTaken", f"{message}: rename or delete it")
     return None

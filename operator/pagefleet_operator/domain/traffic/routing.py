@@ -44,7 +44,7 @@ def add(turn: SpecTurn, plan: Plan) -> Plan:
     return replace(
         plan,
         status=status,
-        delete=() if routed.settling else plan.delete,
+        delete=() if routed.settling or routed.stuck else plan.delete,
         requeue=min(plan.requeue, SETTLING_SECONDS) if routed.settling else plan.requeue,
         events=(*plan.events, *journal.events),
         routes=routed.manifests,
