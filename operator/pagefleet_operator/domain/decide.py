@@ -84,17 +84,17 @@ def _planned(observation: Observation, now: float, journal: Journal) -> Plan:
     match parsed:
         case SpecErrors():
             plan = _hold(Turn(observation, now, journal), Problem("InvalidSpec", parsed.message))
-            return routing.keep(plan, observation.status)
+            return routing.keep(observation, plan)
         case Spec():
             if unfit := errors_of_name(observation.name, parsed.raw, observation.status.stable):
                 problem = Problem("InvalidSpec", SpecErrors(tuple(unfit)).message)
-                return routing.keep(_hold(Turn(observation, now, journal), problem), observation.status)
+                return routing.keep(observation, _hold(Turn(observation, now, journal), problem))
             if refused := refusals(observation.policy, parsed.raw):
                 problem = Problem("NotAllowed", SpecErrors(tuple(refused)).message)
-                return routing.keep(_hold(Turn(observation, now, journal), problem), observation.status)
+                return routing.keep(observation, _hold(Turn(observation, now, journal), problem))
             turn = SpecTurn(observation, now, journal, parsed, target_of(parsed.raw, observation.status))
             if unready := restoring.problem(turn, retried=actions.asks_to_retry(turn)):
-                return routing.keep(_hold(turn, unready), observation.status)
+                return routing.keep(observation, _hold(turn, unready))
             return routing.add(turn, _move(turn))
 
 

@@ -4,15 +4,18 @@ that was set back."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from support.sample_service import sample
 from support.virtual.cluster import Cluster, started
 
+from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.rollout import alerts
+from pagefleet_operator.domain.status.gateway_api import Features, GatewayApiReading, LiveObject
 from pagefleet_operator.domain.status.observation import LoadTestReading
-from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
+from pagefleet_operator.domain.status.status import AlertRecord, Phase, RouteRecord, Status
 
 NEVER = 1e12
 PAGE = {"severity": "page"}
@@ -225,3 +228,24 @@ def test_the_way_back_after_a_promotion_stays_open_with_an_invalid_spec(how: str
         cluster.act("abort")
     ticks(cluster, 5)
     assert cluster.weights() == {first: 100}
+
+
+@pytest.mark.parametrize("how", ["alert", "abort"])
+def test_a_route_goes_the_way_back_although_another_part_of_the_spec_is_invalid(how: str) -> None:
+    """Its Gateway sends the canary its share until the route is written."""
+    cluster = started(steps=[{"weight": 50, "hold": "1h"}])
+    cluster.until(lambda status: cluster.weight() == 50)
+    canary, stable = cluster.status.canary, cluster.status.stable
+    traffic = {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "edge"}]}}
+    cluster.spec = {**cluster.spec, "traffic": traffic, "scaling": {**cluster.spec["scaling"], "min": 99}}
+    cluster.generation += 1
+    alert = AlertRecord("f", "Bad", cluster.now, canary, cluster.now, PAGE)
+    status = replace(cluster.status, route=RouteRecord("Service"), alerts=(alert,) if how == "alert" else ())
+    reading = GatewayApiReading(Features("v1"), LiveObject("chat", "r", cluster.uid, 4))
+    action = json.dumps({"id": "a", "action": "abort", "by": "anna"}) if how == "abort" else ""
+    before = replace(cluster.observe(), status=status, gateway_api=reading, action=action)
+    plan = decide(before, cluster.now)
+    assert [(one.revision, one.weight) for one in plan.status.traffic] == [(stable, 100)]
+    [route] = plan.routes
+    backends = route["spec"]["rules"][-1]["backendRefs"]  # type: ignore[index]
+    assert [(one["name"], one["weight"]) for one in backends] == [(f"{before.name}-{stable}", 100)]

@@ -5,16 +5,23 @@ It comes after the rollout's own plan, so that a fault here takes nothing from t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pagefleet_contract import model_name as contract
 from pagefleet_operator.domain.base.frozen import replace
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.spec.schema.structure import at
+from pagefleet_operator.domain.spec.traffic import Backend, Provider
 from pagefleet_operator.domain.status.condition import FALSE, NewCondition, with_transition_time
+from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.plan import Plan
-from pagefleet_operator.domain.status.status import Condition, Status
+from pagefleet_operator.domain.status.status import Condition, Phase, RouteRecord, Status
 from pagefleet_operator.domain.status.turn import Journal, SpecTurn
 from pagefleet_operator.domain.traffic import fallback as fallbacks
 from pagefleet_operator.domain.traffic import gateway_api, model_name
 
 SETTLING_SECONDS = 2.0
+BACK = (Phase.ROLLING_BACK, Phase.ROLLED_BACK)
 KINDS = (gateway_api.ACCEPTED, gateway_api.ENFORCED, fallbacks.KIND, model_name.KIND)
 
 
@@ -60,16 +67,28 @@ def _served_name(turn: SpecTurn) -> str:
     return contract.served_name(document)
 
 
-def keep(plan: Plan, before: Status) -> Plan:
-    """Keep the stored conditions of KINDS: while the spec cannot be used, the route stays as it is.
-
-    They hold in this generation too, because nothing of it is used.
-    """
+def keep(observation: Observation, plan: Plan) -> Plan:
+    """Keep the stored conditions of KINDS, and the route: the spec cannot be used. They hold in this generation too, because nothing of
+    it is used. Only the way back is open, and a route to Services has to go it too."""
     generation = plan.status.observed_generation
     stored = tuple(
-        replace(condition, observed_generation=generation) for condition in before.conditions if condition.type in KINDS
+        replace(condition, observed_generation=generation)
+        for condition in observation.status.conditions
+        if condition.type in KINDS
     )
-    return replace(plan, status=replace(plan.status, conditions=(*plan.status.conditions, *stored)))
+    status = replace(plan.status, conditions=(*plan.status.conditions, *stored))
+    return replace(plan, status=status, routes=_way_back(observation, plan.status))
+
+
+def _way_back(observation: Observation, status: Status) -> tuple[Mapping[str, object], ...]:
+    """The route to Services of a service that was rolled back; () where spec.traffic itself cannot be used."""
+    if status.route != RouteRecord(Backend.SERVICE.value) or status.rollout.phase not in BACK:
+        return ()
+    alone = parse({"model": {"source": "file:///"}, "traffic": at(observation.spec, ("traffic",))})
+    if not isinstance(alone, Spec) or alone.traffic.provider is not Provider.GATEWAY_API:
+        return ()
+    routed = gateway_api.route(observation, alone, status)
+    return routed.manifests if routed.record == status.route else ()
 
 
 def _announce(new: NewCondition, before: Condition | None, journal: Journal) -> None:
