@@ -19,13 +19,20 @@ UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 def condition(pods: Iterable[tuple[str, PodReading]], before: Condition | None) -> list[NewCondition]:
     """The condition of the pods in use, each after its revision's hash; [] for a service that has never fetched a model. It tells of the
     slowest pod."""
-    fetching = [(revision, pod) for revision, pod in pods if pod.fetching and not pod.terminating]
+    present = [(revision, pod) for revision, pod in pods if not pod.terminating]
+    fetching = [(revision, pod) for revision, pod in present if pod.fetching]
     if not fetching:
-        shown = before is not None
-        return [(TYPE, TRUE, FETCHED, "the model's files are there, and their checksums are right")] if shown else []
+        if before is None:
+            return []
+        if before.status == FALSE and not any(pod.fetched for _, pod in present):
+            return [(TYPE, FALSE, before.reason, before.message)]  # its pods are gone, or wait
+        return [(TYPE, TRUE, FETCHED, "the model's files are there, and their checksums are right")]
     known = [(revision, pod.fetch) for revision, pod in fetching if pod.fetch is not None]
     if not known:
-        return [(TYPE, FALSE, FETCHING, f"revision {fetching[0][0]}: its model is being fetched")]
+        revision, pod = next((one for one in fetching if one[1].fault is not None), fetching[0])
+        if pod.fault is not None:
+            return [(TYPE, FALSE, STALLED, f"revision {revision}: {pod.fault.message}")]
+        return [(TYPE, FALSE, FETCHING, f"revision {revision}: its model is being fetched")]
     revision, slowest = min(known, key=lambda one: (one[1].fetched / one[1].size, one[0]))
     amounts = f"revision {revision}: {_amounts(slowest)}"
     others = "" if len(fetching) == 1 else f" (the slowest of {len(fetching)} pods)"

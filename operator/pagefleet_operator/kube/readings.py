@@ -156,13 +156,26 @@ def pod(item: Mapping[str, Any]) -> PodReading:
         created=seconds(metadata["creationTimestamp"]),
         ready_since=seconds(ready["lastTransitionTime"]) if ready and is_ready else None,
         fault=None if is_ready else fault(status, gates(item)),
-        fetching=not is_ready and any("running" in (one.get("state") or {}) for one in _fetching(status)),
+        fetching=not is_ready and any(_is_begun(one) and not _is_done(one) for one in _fetching(status)),
+        fetched=is_ready or any(_is_done(one) for one in _fetching(status)),
     )
 
 
 def _fetching(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The status of the container that fetches the model, in a list; [] in a pod without one."""
     return [one for one in status.get("initContainerStatuses") or () if one.get("name") == CONTAINER]
+
+
+def _is_begun(container: Mapping[str, Any]) -> bool:
+    """Whether a container has been started once: it runs, has ended, or waits for its next start."""
+    state = container.get("state") or {}
+    waits = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+    return "running" in state or "terminated" in state or waits or bool(container.get("lastState"))
+
+
+def _is_done(container: Mapping[str, Any]) -> bool:
+    ended = (container.get("state") or {}).get("terminated")
+    return ended is not None and ended.get("exitCode") == 0
 
 
 def gates(item: Mapping[str, Any]) -> tuple[str, ...]:

@@ -167,11 +167,25 @@ def test_memory_is_what_the_killed_container_lacked() -> None:
     assert (found.reason, found.field) == ("OOMKilled", "spec.resources.memory")
 
 
-def test_a_pod_is_fetching_while_the_container_runs() -> None:
+@pytest.mark.parametrize(
+    ("given", "fetching", "fetched"),
+    [
+        (status({"waiting": {"reason": "PodInitializing"}}), False, False),
+        (status(RUNNING), True, False),
+        (status(BACK_OFF), True, False),
+        (status(BACK_OFF, {"exitCode": 75}), True, False),
+        (status({"waiting": {"reason": "PodInitializing"}}, {"exitCode": 75}), True, False),
+        (status({"terminated": {"exitCode": 75}}), True, False),
+        (status({"terminated": {"exitCode": 0}}), False, True),
+        ({}, False, False),
+    ],
+)
+def test_a_pod_is_fetching_from_the_first_start_of_the_container_to_its_good_end(
+    given: dict[str, Any], fetching: bool, fetched: bool
+) -> None:
     metadata = {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    assert readings.pod({"metadata": metadata, "status": status(RUNNING)}).fetching
-    assert not readings.pod({"metadata": metadata, "status": status(BACK_OFF)}).fetching
-    assert not readings.pod({"metadata": metadata, "status": status({"terminated": {"exitCode": 0}})}).fetching
+    read = readings.pod({"metadata": metadata, "status": given})
+    assert (read.fetching, read.fetched) == (fetching, fetched)
 
 
 def pod(fetched: float, size: float = 140 * GB, speed: float | None = 0.27 * GB, **more: Any) -> PodReading:
@@ -223,8 +237,23 @@ def test_a_fetch_that_stands_still_is_told() -> None:
     )  # fmt: skip
 
 
+def test_a_fetch_that_has_failed_is_not_fetched() -> None:
+    """`kubectl wait --for=condition=ModelFetched` would return in the middle of it."""
+    begun = stated(pod(42 * GB))
+    fault = PodFault("FetchInterrupted", "the hub does not answer; what has arrived is kept")
+    assert stated(pod(0, fetch=None, fault=fault), before=begun) == (
+        "ModelFetched", "False", "Stalled", "revision abc: the hub does not answer; what has arrived is kept",
+    )  # fmt: skip
+    waiting = replace(pod(0), fetching=False, fetch=None)
+    assert stated(waiting, before=begun) == begun, "its pod was replaced, and the new one has no node yet"
+    assert stated(before=begun) == begun
+    assert stated(replace(waiting, fetched=True), before=begun) == (
+        "ModelFetched", "True", "Fetched", "the model's files are there, and their checksums are right",
+    )  # fmt: skip
+
+
 def test_afterwards_the_condition_is_true_and_a_service_that_never_fetched_has_none() -> None:
-    ready = replace(pod(0), fetching=False, fetch=None, ready=True)
+    ready = replace(pod(0), fetching=False, fetch=None, ready=True, fetched=True)
     assert stated(ready) is None
     found = stated(ready, before=stated(pod(42 * GB)))
     assert found is not None

@@ -61,8 +61,8 @@ class PodReading:
     """One engine pod.
 
     `load` is None when the engine's metrics page could not be read; `load_error` is then the cause, "" when the page was
-    not asked for. `load_age` is in seconds. `fetching`: its engine has not started, because its model is being fetched;
-    `fetch` is then how far that is, None when it is not known.
+    not asked for. `load_age` is in seconds. `fetching`: its engine has not started, because its model is being fetched, also between two
+    tries; `fetch` is then how far that is, None when it is not known. `fetched`: its model is there.
     """
 
     name: str
@@ -77,6 +77,7 @@ class PodReading:
     startup: float | None = None  # seconds from created to its first Ready
     fetching: bool = False
     fetch: FetchReading | None = None
+    fetched: bool = False
 
 
 @dataclass(frozen=True)
