@@ -37,6 +37,7 @@ NEW = Features("v1", "", timeouts=True, mirror_share=True)
 POOLS = replace(NEW, pool="v1")
 OLD = Features("v1beta1")
 NOW = 1000.0
+ANOTHERS = LiveObject("chat", "p", "llm-d", 1)
 
 
 def spec_of(traffic: dict[str, Any] | None = None, **rollout: Any) -> dict[str, Any]:
@@ -278,9 +279,6 @@ def test_nothing_is_deleted_before_the_gateway_has_seen_the_new_split() -> None:
     assert promoted(read_as()).delete == ("aaaaaaaa",), "no gateway has ever served it"
 
 
-ANOTHERS = LiveObject("chat", "p", "llm-d", 1)
-
-
 @pytest.mark.parametrize(
     ("reading", "gateway_api"),
     [
@@ -293,18 +291,20 @@ def test_nothing_is_deleted_while_a_route_to_services_cannot_be_written(
     reading: GatewayApiReading | None, gateway_api: dict[str, str]
 ) -> None:
     """It still leads to the Service of the revision that has lost its traffic, and clients would get 503."""
-    assert promoted(reading, **gateway_api).delete == ()
+    plan = promoted(reading, **gateway_api)
+    assert plan.delete == ()
+    stated = next(one.message for one in plan.status.conditions if one.type == ACCEPTED)
+    assert stated.endswith("revision aaaaaaaa keeps its pods until the route can be written")
     assert promoted(reading, "InferencePool", **gateway_api).delete == ("aaaaaaaa",), "its picker splits"
 
 
 @pytest.mark.parametrize("backend", [{"backend": "Service"}, {}], ids=str)
 def test_a_pool_of_the_name_that_is_anothers_is_not_in_the_way_of_services(backend: dict[str, str]) -> None:
-    spec = spec_of()
+    spec, reading = spec_of(), read_as(answer(), features=POOLS, pool=ANOTHERS)
     spec["traffic"]["gatewayAPI"] |= backend
-    made = route(observation(spec, read_as(answer(), features=POOLS, pool=ANOTHERS), SPLIT), typed(spec), SPLIT)
+    made = route(observation(spec, reading, SPLIT), typed(spec), SPLIT)
     assert [manifest["kind"] for manifest in made.manifests] == ["HTTPRoute"]
-    assert (made.withdrawn, made.record) == ((), RouteRecord("Service"))
-    assert made.conditions[0][1] == "True"
+    assert (made.withdrawn, made.record, made.conditions[0][1]) == ((), RouteRecord("Service"), "True")
 
 
 def test_the_provider_changed_back_takes_the_route_away_and_then_forgets_it() -> None:

@@ -5,14 +5,14 @@ It comes after the rollout's own plan, so that a fault here takes nothing from t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pagefleet_contract import model_name as contract
 from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.schema.structure import at
 from pagefleet_operator.domain.spec.traffic import Backend, Provider
-from pagefleet_operator.domain.status.condition import FALSE, NewCondition, with_transition_time
+from pagefleet_operator.domain.status.condition import FALSE, UNKNOWN, NewCondition, with_transition_time
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Condition, Phase, RouteRecord, Status
@@ -34,7 +34,8 @@ def add(turn: SpecTurn, plan: Plan) -> Plan:
     before = {condition.type: condition for condition in observation.status.conditions}
     key, granted = (observation.namespace, observation.name), observation.status.model_name
     claim = model_name.decide(key, served_name, granted, before.get(model_name.KIND), observation.model_name)
-    new = (*routed.conditions, *(entry for entry in (fallback, claim.condition) if entry))
+    stated = (_held(entry, plan.delete) for entry in routed.conditions) if routed.stuck else routed.conditions
+    new = (*stated, *(entry for entry in (fallback, claim.condition) if entry))
     journal = Journal(turn.now)
     for entry in new:
         _announce(entry, before.get(entry[0]), journal)
@@ -57,6 +58,17 @@ def add(turn: SpecTurn, plan: Plan) -> Plan:
         routes=routed.manifests,
         withdrawn=(*plan.withdrawn, *routed.withdrawn),
     )
+
+
+def _held(condition: NewCondition, revisions: Sequence[str]) -> NewCondition:
+    """The condition with the revisions that are not deleted because the route cannot be written: they cost accelerators."""
+    kind, status, reason, message = condition
+    if kind != gateway_api.ACCEPTED or not revisions:
+        return condition
+    kept = f"revision {', '.join(revisions)} keeps its pods until the route can be written"
+    if status == FALSE:
+        return (kind, status, reason, f"{message}; {kept}")
+    return (kind, UNKNOWN, "Unread", f"{gateway_api.PROVIDER}: the route cannot be read now: {kept}")
 
 
 def _served_name(turn: SpecTurn) -> str:
