@@ -14,6 +14,7 @@ from pagefleet_operator.domain.scaling.load import totals
 from pagefleet_operator.domain.spec.scaling import Scaling, in_force
 from pagefleet_operator.domain.spec.schedule import Entry
 from pagefleet_operator.domain.status.engine_load import EngineLoad
+from pagefleet_operator.domain.status.gateway_api import Features, GatewayApiReading
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading, SpareReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
@@ -33,6 +34,7 @@ class Service:
         self.load: ServiceLoad | None = ServiceLoad(2.0, arrivals=(0.0,) * 360)
         self.waiting, self.refused, self.load_error = 0, "", ""
         self.plan: Plan | None = None
+        self.gateway_api: GatewayApiReading | None = None
         self.history: dict[str, tuple[Sample, ...]] = {}
 
     def observe(self) -> Observation:
@@ -51,7 +53,8 @@ class Service:
             reading = RevisionReading(record.hash, record.desired, pods, past, refused=self.refused)
             revisions[record.hash] = reading
             self.history[record.hash] = (*past, totals(reading, self.now).latest)
-        return Observation("ns", "chat", "uid", 1, self.spec, self.status, revisions, (), load=self.load)
+        made = Observation("ns", "chat", "uid", 1, self.spec, self.status, revisions, (), load=self.load)
+        return replace(made, gateway_api=self.gateway_api)
 
     def run(self, times: int = 1, seconds: float = 10.0) -> Plan:
         for _ in range(times):
@@ -111,6 +114,22 @@ def test_without_gateways_nothing_goes_to_sleep() -> None:
     service.load = None
     service.run(60)
     assert sum(service.replicas().values()) == 1
+
+
+def test_a_service_whose_clients_come_by_a_route_to_services_does_not_sleep() -> None:
+    """Their requests go past the gateways, which count none and hold none: nothing would wake it. A pool's picker does both."""
+    traffic = {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "edge"}]}}
+    service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"}, traffic=traffic)
+    service.gateway_api = GatewayApiReading(Features("v1"))
+    service.run(60)
+    assert sum(service.replicas().values()) == 1
+    assert "spec.scaling.idleToZero" in service.condition("TrafficEnforced")[2]
+    service.gateway_api = GatewayApiReading(Features("v1", "v1"))
+    service.run(60)
+    assert service.replicas() == {}
+    service.gateway_api = GatewayApiReading(Features("v1"))
+    service.run(2)
+    assert sum(service.replicas().values()) == 1, "its pool is gone"
 
 
 def test_a_new_revision_wakes_a_sleeping_service_and_is_judged_beside_it() -> None:

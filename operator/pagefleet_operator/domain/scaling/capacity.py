@@ -20,6 +20,7 @@ from pagefleet_operator.domain.scaling.autoscale import Recommendation
 from pagefleet_operator.domain.scaling.policies import bounded
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.spec.scaling import Scaling, in_force
+from pagefleet_operator.domain.spec.traffic import Backend, Provider
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.domain.status.stage import Stage, reading_of
@@ -45,7 +46,7 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     observation, scaling, now = turn.observation, turn.spec.scaling, turn.now
     before = {record.hash: record for record in observation.status.revisions}
     allowed = capped(in_force(scaling, now), observation.status.spending)
-    may_sleep = bool(stage.traffic) and not stage.canary
+    may_sleep = bool(stage.traffic) and not stage.canary and (allowed.external or not _unheld(turn))
     known = before.get(stage.stable)
     own = allowed if may_sleep else awake(allowed)
     if stage.canary and known is not None:
@@ -72,6 +73,13 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
         else _met_lately(stable, observation, allowed),
         {name: entry.needed for name, entry in recommended.items() if entry.needed is not None},
     )
+
+
+def _unheld(turn: SpecTurn) -> bool:
+    """Whether clients come by a route to Services: nobody counts their requests, and nobody holds the one that would wake a service."""
+    route = turn.observation.status.route
+    routed = turn.spec.traffic.provider is Provider.GATEWAY_API
+    return routed and route is not None and route.backend == Backend.SERVICE.value
 
 
 def _met_lately(stable: Recommendation, observation: Observation, allowed: Scaling) -> tuple[str, str] | None:

@@ -225,6 +225,7 @@ def _enforced(
         # The API server writes the default out, so only another number was set by a person.
         lost += ["spec.traffic.retries"] if spec.traffic.retries != DEFAULT_RETRIES else []
         lost += ["spec.rollout.route.stickyBy"] if spec.rollout.route.sticky_by is not None else []
+        lost += ["spec.scaling.idleToZero"] if spec.scaling.idle_to_zero is not None else []
         lost += ["spec.slo.atRisk"] if spec.slo.at_risk is not None else []
         lost += ["spec.cost.budget.shed"] if spec.cost.budget is not None and spec.cost.budget.shed else []
         lost += (
