@@ -13,6 +13,11 @@ from pagefleet_contract.names import ENGINE_ANNOTATION, KV_TRANSFER_PORT
 from pagefleet_gateway.cluster.engines import engine_from
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.prefill import prefill_deployment
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.status.gateway_api import Features, GatewayApiReading
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
+from pagefleet_operator.domain.status.status import Status, Weight
+from pagefleet_operator.domain.traffic.gateway_api import ENFORCED, route
 from pagefleet_sidecar.at_once import AtOnce
 from pagefleet_sidecar.main import PROTOCOLS, parser
 
@@ -67,3 +72,22 @@ def test_the_sidecar_sends_both_legs_at_once() -> None:
 def test_the_gateway_names_a_prefill_pod_for_every_prompt() -> None:
     described = prefill_deployment(CHILD, 1)["spec"]["template"]["metadata"]["annotations"]
     assert engine_from(described[ENGINE_ANNOTATION]).prefill_from == 0
+
+
+def test_behind_a_route_to_services_nobody_names_a_prefill_pod_and_clients_cannot() -> None:
+    """SGLang's decode pods answer 503 then, which a condition says beforehand. What a client says is removed in every rule."""
+    traffic = {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "edge"}], "hostnames": ["a.example"]}}
+    raw = {**SPEC, "traffic": traffic, "rollout": {"route": {"header": {"x-canary": "yes"}}}}
+    spec, reading = parse(raw), GatewayApiReading(Features("v1"))
+    assert isinstance(spec, Spec)
+    status = Status(stable="a", canary="b", traffic=(Weight("a", 90), Weight("b", 10)))
+    ready = {name: RevisionReading(name, 1, (PodReading(name, True, False, 0, 0),)) for name in ("a", "b")}
+    made = route(Observation("ns", "chat", "u", 1, raw, status, ready, gateway_api=reading), spec, status)
+    enforced = next(message for kind, _, _, message in made.conditions if kind == ENFORCED)
+    assert "spec.engine.disaggregation (without a picker its pods answer 503)" in enforced
+    [manifest] = made.manifests
+    rules = manifest["spec"]["rules"]  # type: ignore[index]
+    assert len(rules) == 2
+    for rule in rules:
+        [removed] = [one["requestHeaderModifier"] for one in rule["filters"] if "requestHeaderModifier" in one]
+        assert removed == {"remove": ["x-pagefleet-client", "x-pagefleet-prefill"]}

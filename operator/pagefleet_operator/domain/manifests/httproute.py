@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from pagefleet_contract.headers import CLIENT_HEADER, PREFILL_HEADER
 from pagefleet_contract.names import API_VERSION, KIND, MANAGED, MANAGED_LABEL, NAME_LABEL, SERVICE_LABEL
 from pagefleet_operator.domain.spec.traffic import GatewayApi, Parent
 from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, POOL_KIND, ROUTE_GROUP, ROUTE_KIND, Features
@@ -45,13 +46,14 @@ def http_route(
     """Lead to the service's InferencePool (`pool`), whose picker splits, or to the revisions' Services by weight."""
     prefix = f"/{metadata['namespace']}/{metadata['name']}/v1"
     path = "/v1" if settings.hostnames else prefix
-    rewrite = [] if settings.hostnames else [_rewrite()]
+    # A pool's picker removes what clients say of themselves.
+    changed = [*([] if settings.hostnames else [_rewrite()]), *([] if pool else [_unforged()])]
     rules = []
     if split.canary and split.canary_header and not pool:
         headers = [{"type": "Exact", "name": n, "value": v} for n, v in sorted(split.canary_header.items())]
-        rules.append(_rule(path, headers, rewrite, [_service(metadata["name"], split.canary, 100)], features, timeout))
+        rules.append(_rule(path, headers, changed, [_service(metadata["name"], split.canary, 100)], features, timeout))
     backends = [_pool(metadata["name"])] if pool else _services(metadata["name"], split.weights)
-    filters = [*copy.deepcopy(rewrite), *_mirrors(metadata["name"], features, split)]
+    filters = [*copy.deepcopy(changed), *_mirrors(metadata["name"], features, split)]
     rules.append(_rule(path, [], filters, backends, features, timeout))
     spec: dict[str, Any] = {"parentRefs": [_parent(parent) for parent in settings.parents]}
     if settings.hostnames:
@@ -120,6 +122,11 @@ def _rule(
     if features.timeouts:
         rule["timeouts"] = {"request": milliseconds(timeout)}
     return rule
+
+
+def _unforged() -> dict[str, Any]:
+    """The filter that removes the headers that engines believe, because our own gateway takes them from every client."""
+    return {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": [CLIENT_HEADER, PREFILL_HEADER]}}
 
 
 def _rewrite() -> dict[str, Any]:

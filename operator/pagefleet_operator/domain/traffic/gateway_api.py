@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pagefleet_contract.traffic import DEFAULT_RETRIES
 from pagefleet_operator.domain.manifests.httproute import TrafficSplit, http_route, metadata_of
 from pagefleet_operator.domain.manifests.inferencepool import inference_pool
+from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.traffic import Backend, GatewayApi, Parent, Provider
@@ -225,6 +226,7 @@ def _enforced(
         # The API server writes the default out, so only another number was set by a person.
         lost += ["spec.traffic.retries"] if spec.traffic.retries != DEFAULT_RETRIES else []
         lost += ["spec.rollout.route.stickyBy"] if spec.rollout.route.sticky_by is not None else []
+        lost += _split_lost(spec)
         lost += ["spec.scaling.idleToZero"] if spec.scaling.idle_to_zero is not None else []
         lost += ["spec.slo.atRisk"] if spec.slo.at_risk is not None else []
         lost += ["spec.cost.budget.shed"] if spec.cost.budget is not None and spec.cost.budget.shed else []
@@ -241,6 +243,15 @@ def _enforced(
         return (ENFORCED, TRUE, "Enforced", "every field of spec.traffic that is set has its effect")
     instead = "" if pool else "; an InferencePool backend or provider Gateway can do more"
     return (ENFORCED, FALSE, "NotEnforced", f"provider GatewayAPI has no effect for {', '.join(lost)}{instead}")
+
+
+def _split_lost(spec: Spec) -> list[str]:
+    """Nobody names a prefill pod, so that decode pods compute every prompt, where their engine can."""
+    if spec.pods.engine.disaggregation is None:
+        return []
+    split = adapter_of(spec.pods).split
+    without = " (without a picker its pods answer 503)" if split is not None and split.computes_all else ""
+    return [f"spec.engine.disaggregation{without}"]
 
 
 def _measures(spec: Spec) -> bool:
