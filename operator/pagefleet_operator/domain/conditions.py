@@ -229,7 +229,8 @@ def _scaling(turn: Turn, report: Report) -> NewCondition:
 
 def _fetched(turn: Turn, stage: Stage) -> list[NewCondition]:
     """Only of a service whose model is fetched, or was."""
-    pods = [(name, pod) for name in (stage.canary, stage.stable) if name for pod in turn.reading(name).pods]
+    read = [turn.reading(name) for name in (stage.canary, stage.stable) if name]
+    pods = [(one.hash, pod) for one in read for pod in (*one.pods, *one.prefill)]
     return model_fetch.condition(pods, model_fetch.of_type(turn.observation.status.conditions))
 
 

@@ -14,10 +14,19 @@ from support.loopback import own_address
 
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain import model_fetch
+from pagefleet_operator.domain.base.revision import revision_hash
+from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.status.condition import NewCondition, with_transition_time
-from pagefleet_operator.domain.status.observation import FetchReading, PodFault, PodReading
+from pagefleet_operator.domain.status.observation import (
+    FetchReading,
+    Observation,
+    PodFault,
+    PodReading,
+    RevisionReading,
+)
+from pagefleet_operator.domain.status.status import Status, Weight
 from pagefleet_operator.kube import readings
 from pagefleet_operator.metrics.accounts import unlimited
 from pagefleet_operator.metrics.engine_readings import EngineReadings, parse_fetch
@@ -219,6 +228,18 @@ def test_the_slowest_pod_is_told_of() -> None:
     found = stated(pod(70 * GB), pod(14 * GB), pod(0, fetch=None))
     assert found is not None
     assert found[3] == "revision abc: 14 of 140 GB, about 8 minutes left (the slowest of 3 pods)"
+
+
+def test_prefill_pods_fetch_the_model_too() -> None:
+    spec = parse(spec_of("disaggregated"))
+    assert isinstance(spec, Spec)
+    name = revision_hash(spec.raw)
+    ready = PodReading("d", True, False, 0.0, 0.0, fetched=True)
+    reading = RevisionReading(name, 1, (ready,), prefill=(pod(14 * GB),))
+    status = Status(stable=name, traffic=(Weight(name, 100),))
+    plan = decide(Observation("ns", "chat", "u", 1, spec.raw, status, {name: reading}), 1000.0)
+    [found] = [one for one in plan.status.conditions if one.type == "ModelFetched"]
+    assert (found.status, found.message) == ("False", f"revision {name}: 14 of 140 GB, about 8 minutes left")
 
 
 def test_a_fetch_is_shown_in_few_writes() -> None:
