@@ -1,6 +1,6 @@
 """Protects the scaler where readings fail or lie: the gateways' counts drive it while no engine reports its load, never take a
 replica away, and teach it nothing about replicas; a replica that hangs is no capacity until it generates again; a start-up time may be told, and shows itself in a first
-pod that is not ready yet."""
+pod that is not ready yet; one odd start moves it little."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_operator.domain.status.engine_load import EngineLoad
+from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import ScalingRecord
+from pagefleet_operator.metrics.history import Past
 
 NOW = 3000.0
 
@@ -190,3 +192,32 @@ def test_a_start_up_time_is_told_seen_and_learned() -> None:
     told = parse({"model": {"source": "file:///m"}, "scaling": {"min": 1, "max": 2, "startup": "20m"}})
     assert isinstance(told, Spec)
     assert told.scaling.startup == 1200.0
+
+
+DAY = 86400.0
+
+
+@pytest.mark.parametrize(
+    ("created", "why"),
+    [(3 * DAY, "an operator has begun, and a replica of three days was not ready for a moment"), (10800.0, "no node")],
+)
+def test_one_odd_start_does_not_make_every_start_look_long(created: float, why: str) -> None:
+    """The load has not changed. A start of an hour would ask for three times the replicas, in case that the load rises within it."""
+    pod = PodReading("a-1", True, False, NOW - created, NOW - 60.0)
+    read = Past().remembered(("ns", "chat"), {"a": RevisionReading("a", 8, (pod,))}, NOW)["a"]
+    startups = totals(read, NOW).startups
+    assert startups == ((NOW - 60.0, created - 60.0),)
+    history = tuple(
+        Sample(NOW - 5.0 * back, 8, 8, EngineLoad(running=192, tokens=4800.0)) for back in range(360, 0, -1)
+    )
+    sums = Totals(replace(history[-1], time=NOW), slots=64, history=history, startups=startups)
+    load = ServiceLoad(age=2.0, arrivals=(10.0,) * 180)
+    usual = ScalingRecord("a", startup=60.0, learned=NOW - 4 * DAY)
+    decided = size(sums, load, 8, usual, Scaling(1, 99), NOW)
+    assert decided.replicas == 8, why
+    assert decided.record.startup is not None and decided.record.startup <= 120.0
+    later = replace(sums, startups=tuple((NOW + one, 400.0) for one in range(5)))
+    slow = size(later, load, 8, usual, Scaling(1, 99), NOW + 10.0)
+    assert slow.record.startup is not None and slow.record.startup > 250.0, (
+        "starts that are longer again and again count"
+    )

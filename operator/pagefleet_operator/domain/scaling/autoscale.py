@@ -31,6 +31,7 @@ from pagefleet_operator.domain.status.status import ScalingRecord
 
 MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 30.0, 300.0
 LEARNED_SHARE = 0.3  # weight of a new start-up time in the mean
+UNUSUAL, UNUSUAL_SECONDS = 3.0, 30.0  # times the mean, and seconds beyond that: a start counts as no longer than that
 MARGIN = 1.25  # above the highest need: noise of +-10 % has a factor of 1.1 / 0.9 between its ends
 LEAST_SPARE = 0.5  # replicas: a few are wrong by so much when they are rounded, whatever the trend is
 CALM_WINDOW_SECONDS, MAX_CALM_WINDOW_SECONDS = 900.0, 1700.0
@@ -38,7 +39,7 @@ CLOSE = 0.02  # of a replica: a smaller lack does not justify another one
 NEARLY_LATE = 0.8  # of target.ttft: above it nothing shrinks
 IDLE_STORED_SECONDS = 60.0
 AT_MAXIMUM, COST_CEILING = "AtMaximum", "CostCeiling"  # reasons of a limit: the spec's, and the budget's
-MAX_STARTUP_SECONDS = 1800.0  # of a pod that has not become ready yet; a history is that long
+MAX_STARTUP_SECONDS = 1800.0  # of any pod; a history is that long
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def _by_gateways(case: _Case, guess: Totals) -> Recommendation:
 def _startup(case: _Case) -> float:
     """Seconds that a replica takes to start: as learned, else as told. A first pod that takes longer shows that it is more."""
     if case.record.startup is not None:
-        return case.record.startup
+        return min(case.record.startup, MAX_STARTUP_SECONDS)
     return max(case.scaling.startup, min(case.totals.starting_for, MAX_STARTUP_SECONDS))
 
 
@@ -175,12 +176,18 @@ def _needed(case: _Case, need: Demand, panicking: bool) -> int:
 
 
 def _learn(totals: Totals, before: ScalingRecord) -> ScalingRecord:
-    """The record with the start-up times of new pods: an exponentially weighted mean."""
+    """The record with the start-up times of new pods: an exponentially weighted mean.
+
+    One odd time moves it little. A pod may have waited hours for a node or for a Secret, and to an operator that has begun
+    just now, one that was not ready for a moment after days looks as if it had started for so long.
+    """
     record = before
     for when, seconds in sorted(totals.startups):
         if (before.learned is None or when > before.learned) and seconds >= 0:
-            old = record.startup if record.startup is not None else seconds
-            record = replace(record, startup=round(old + LEARNED_SHARE * (seconds - old), 1), learned=when)
+            taken = min(seconds, MAX_STARTUP_SECONDS)
+            old = record.startup if record.startup is not None and record.startup <= MAX_STARTUP_SECONDS else taken
+            taken = min(taken, UNUSUAL * old + UNUSUAL_SECONDS)
+            record = replace(record, startup=round(old + LEARNED_SHARE * (taken - old), 1), learned=when)
     return record
 
 
