@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from pagefleet_operator.domain.scaling.autoscale import size
 from pagefleet_operator.domain.scaling.demand import demand
-from pagefleet_operator.domain.scaling.load import Totals
+from pagefleet_operator.domain.scaling.load import Totals, remember
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.status.status import ScaleStep, ScalingRecord
 
 
 def entry(time: float, serving: int) -> Sample:
@@ -64,3 +66,29 @@ def test_a_fleet_that_has_just_begun_has_no_peak(seconds: int, known: bool) -> N
     need = demand(totals, load_of(10.0, 10.0), Scaling(min=1, max=20), 60.0, 60.0, 900.0)
     assert (need.peak is not None) is known
     assert need.calm_peak is None
+
+
+@pytest.mark.parametrize("stabilization", [600.0, 3600.0, 86400.0])
+def test_a_fleet_comes_down_also_with_a_window_that_no_readings_cover(stabilization: float) -> None:
+    """Readings are kept for half an hour. A window of an hour, as an HPA may have one, must not hold every replica forever."""
+    now, replicas, history = 10_000.0, 8, tuple[Sample, ...]()
+    record, scaling = ScalingRecord("a", startup=60.0), Scaling(1, 8, stabilization=stabilization)
+    for _ in range(100):
+        now += 20.0
+        idle = Sample(now, replicas, replicas, EngineLoad(kv_pages_total=1000, kv_pages_free=1000, tokens=0.0))
+        found = size(
+            Totals(idle, slots=64, history=history),
+            ServiceLoad(2.0, arrivals=(0.0,) * 360),
+            replicas,
+            record,
+            scaling,
+            now,
+        )
+        replicas, record, history = found.replicas, found.record, remember(history, idle)
+    assert replicas < 8
+    grown = replace(record, steps=(ScaleStep(now - 3500.0, 1),))
+    idle = replace(idle, serving=8, fresh=8)
+    found = size(
+        Totals(idle, slots=64, history=history), ServiceLoad(2.0, arrivals=(0.0,) * 360), 8, grown, scaling, now
+    )
+    assert (found.replicas < 8) is (stabilization < 3500.0), "nothing shrinks for so long after an increase"

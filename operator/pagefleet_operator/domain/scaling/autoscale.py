@@ -191,9 +191,10 @@ def _learn(totals: Totals, before: ScalingRecord) -> ScalingRecord:
     return record
 
 
+    """Seconds whose highest need a decrease leaves. No readings cover more than the longest one."""
 def _window(startup: float, scaling: Scaling) -> float:
     if scaling.stabilization is not None:
-        return scaling.stabilization
+        return min(scaling.stabilization, MAX_CALM_WINDOW_SECONDS)
     return min(MAX_WINDOW_SECONDS, max(MIN_WINDOW_SECONDS, startup))
 
 
@@ -243,7 +244,8 @@ def _shrink(case: _Case, need: Demand, window: float) -> Recommendation:
     current, record, scaling, now = case.current, case.record, case.scaling, case.now
     stay = _not_shrinking(case.stay(max(need.steady, need.ahead)), need.missing)
     up = policies.last_up(record.steps, now)
-    if need.missing or need.peak is None or record.panic_since is not None or (up is not None and now - up < window):
+    grown = up is not None and now - up < max(window, scaling.stabilization or 0.0)
+    if need.missing or need.peak is None or record.panic_since is not None or grown:
         return stay
     target = scaling.target.ttft
     if target is not None and (need.first_token or 0.0) > NEARLY_LATE * target:

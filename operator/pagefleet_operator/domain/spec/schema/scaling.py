@@ -77,7 +77,8 @@ SCALING = record(
             "How quickly replicas may be removed.",
             {
                 "stabilization": duration(
-                    "The highest desired number of this window counts. Without it: the start-up time, 30s to 5m."
+                    "The highest need of this window counts, of its last 28m where it is longer; so long nothing shrinks after an increase."
+                    " Without it: the start-up time, 30s to 5m."
                 ),
                 "policies": _policies("shrinking"),
             },
