@@ -132,6 +132,17 @@ def test_a_service_whose_clients_come_by_a_route_to_services_does_not_sleep() ->
     assert sum(service.replicas().values()) == 1, "its pool is gone"
 
 
+def test_a_gateway_that_misses_an_answer_now_and_then_does_not_keep_a_service_awake() -> None:
+    """Gateways count the requests of an hour. One answer that is missing in an hour must not begin a longer idle time anew."""
+    service = Service(scaling={"min": 1, "max": 3, "idleToZero": "3h"})
+    idle, slept = service.load, 0.0
+    for minute in range(4 * 60):
+        service.load = None if minute % 55 == 54 else idle
+        service.run(1, 60.0)
+        slept = slept or (service.now - NOW if not service.replicas() else 0.0)
+    assert 3 * 3600 <= slept <= 3.2 * 3600
+
+
 def test_a_new_revision_wakes_a_sleeping_service_and_is_judged_beside_it() -> None:
     service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"})
     service.run(20)

@@ -122,8 +122,7 @@ def _sized(case: _Case) -> Recommendation:
     if (guess := estimated(case.totals, case.load)) is not None:
         return _by_gateways(case, guess)
     if not case.totals.latest.fresh:
-        stay = replace(case, record=replace(case.record, idle_since=None)).stay()
-        return _not_shrinking(stay, unread(case.totals) if case.totals.latest.serving else "")
+        return _not_shrinking(case.stay(), unread(case.totals) if case.totals.latest.serving else "")
     case = replace(case, record=_idle(case))
     if _sleeps(case):
         slept = now - (case.record.idle_since or now)
@@ -140,7 +139,7 @@ def _sized(case: _Case) -> Recommendation:
 def _by_gateways(case: _Case, guess: Totals) -> Recommendation:
     """Grow by what the gateways count while no engine reports its load; nothing shrinks."""
     missing = unread(case.totals)
-    case = replace(case, totals=guess, record=replace(case.record, idle_since=None))
+    case = replace(case, totals=guess)
     need = _demand(case, _window(_startup(case), case.scaling))
     need = replace(need, why=f"no replica reports its load; by what the gateways count, {need.why}")
     panicking, case = _panic(case, need)
@@ -191,8 +190,8 @@ def _learn(totals: Totals, before: ScalingRecord) -> ScalingRecord:
     return record
 
 
-    """Seconds whose highest need a decrease leaves. No readings cover more than the longest one."""
 def _window(startup: float, scaling: Scaling) -> float:
+    """Seconds whose highest need a decrease leaves. No readings cover more than the longest one."""
     if scaling.stabilization is not None:
         return min(scaling.stabilization, MAX_CALM_WINDOW_SECONDS)
     return min(MAX_WINDOW_SECONDS, max(MIN_WINDOW_SECONDS, startup))
@@ -295,13 +294,15 @@ def _woken(case: _Case) -> Recommendation:
 def _idle(case: _Case) -> ScalingRecord:
     """The record with the time since when no request arrived, ran or waited.
 
-    The time is stored once it has lasted a minute, so that ordinary traffic does not write to the status.
+    The time is stored once it has lasted a minute, so that ordinary traffic does not write to the status. It stays while a reading is
+    missing: gateways count the requests of an hour, and what came meanwhile is in their next answer.
     """
     record, scaling, load, now = case.record, case.scaling, case.load, case.now
     latest = case.totals.latest
-    busy = latest.load.running or latest.load.waiting or not latest.complete
-    if scaling.idle_to_zero is None or load is None or load.age > STALE_LOAD or load.held or busy:
+    if scaling.idle_to_zero is None or latest.load.running or latest.load.waiting or (load is not None and load.held):
         return replace(record, idle_since=None)
+    if load is None or not _is_known(case):
+        return record
     steps = 0
     while steps < len(load.arrivals) and load.arrivals[-1 - steps] <= 0:
         steps += 1
@@ -312,6 +313,11 @@ def _idle(case: _Case) -> ScalingRecord:
         return replace(record, idle_since=before)
     lasted = min(IDLE_STORED_SECONDS, scaling.idle_to_zero) if arrived else 0.0
     return replace(record, idle_since=last if now - last >= lasted else None)
+
+
+def _is_known(case: _Case) -> bool:
+    """Whether the gateways and every serving replica have been read."""
+    return case.totals.latest.complete and case.load is not None and case.load.age <= STALE_LOAD
 
 
 def _awake_since(case: _Case) -> float:
@@ -327,7 +333,7 @@ def _awake_since(case: _Case) -> float:
 
 def _sleeps(case: _Case) -> bool:
     since, scaling = case.record.idle_since, case.scaling
-    if scaling.idle_to_zero is None or scaling.wake or since is None:
+    if scaling.idle_to_zero is None or scaling.wake or since is None or not _is_known(case):
         return False
     return case.now - since >= scaling.idle_to_zero
 
