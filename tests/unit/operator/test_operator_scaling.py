@@ -216,6 +216,22 @@ def test_the_cost_ceiling_caps_and_says_so() -> None:
     assert service.condition("Scaling")[1] == "AtMaximum"
 
 
+def test_the_ceiling_goes_by_what_a_replica_of_each_revision_costs() -> None:
+    """An edit that makes a replica four times as dear must not take three quarters of those that serve, before its own serve. Eight dear ones
+    would cost 32 an hour, and two of them leave 2 of 10 for a cheap canary."""
+    for first, then, serving, tried in ((1, 4, 8, 1), (4, 1, 2, 2)):
+        cost = {"perAcceleratorHour": 1, "ceilingPerHour": 10}
+        cards = [
+            {"accelerator": {"name": "nvidia.com/gpu", "count": count}, "memory": "4Gi"} for count in (first, then)
+        ]
+        service = Service(scaling={"min": 1, "max": 8}, cost=cost, resources=cards[0])
+        service.waiting = 40
+        service.run(10)
+        service.spec["resources"] = cards[1]
+        service.run(10)
+        assert service.replicas() == {service.status.stable: serving, service.status.canary: tried}
+
+
 def test_bursts_at_the_maximum_are_one_shortage() -> None:
     """The condition stays between bursts, so that an alert can wait for it, and goes with the last one."""
     service = Service(scaling={"min": 1, "max": 1})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagefleet_operator.domain.base.frozen import replace
-from pagefleet_operator.domain.base.revision_spec import revision_spec
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
 from pagefleet_operator.domain.cost.spending import capped
 from pagefleet_operator.domain.rollout.steps import weight_of
 from pagefleet_operator.domain.runtimes.catalog import slots_of
@@ -24,7 +24,7 @@ from pagefleet_operator.domain.spec.traffic import Backend, Provider
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.domain.status.stage import Stage, reading_of
-from pagefleet_operator.domain.status.status import Phase, ScalingRecord
+from pagefleet_operator.domain.status.status import Phase, RevisionRecord, ScalingRecord
 from pagefleet_operator.domain.status.turn import SpecTurn
 
 
@@ -45,9 +45,10 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     """The replicas of the stable revision and of the canary, with the records for the next decision."""
     observation, scaling, now = turn.observation, turn.spec.scaling, turn.now
     before = {record.hash: record for record in observation.status.revisions}
-    allowed = capped(in_force(scaling, now), observation.status.spending)
-    may_sleep = bool(stage.traffic) and not stage.canary and (allowed.external or not _unheld(turn))
     known = before.get(stage.stable)
+    spending = observation.status.spending
+    allowed = capped(in_force(replace(scaling, affordable=_affordable(turn, known)), now), spending)
+    may_sleep = bool(stage.traffic) and not stage.canary and (allowed.external or not _unheld(turn))
     own = allowed if may_sleep else awake(allowed)
     if stage.canary and known is not None:
         own = replace(own, min=max(own.min, min(known.desired, own.max)))
@@ -59,8 +60,10 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
         turn.journal.note(_kind(current, count), f"revision {stage.stable}: {stable.message or _bounds(allowed)}")
     recommended, replicas = {stage.stable: stable}, {stage.stable: count}
     if stage.canary:
-        beside = count + turn.spec.pods.prefill_replicas  # the canary has prefill pods of its own
-        bounds = _canary_bounds(allowed, _share(stage, turn.rollout, count), beside)
+        tried = before.get(stage.canary)
+        left = in_force(replace(scaling, affordable=_affordable(turn, tried, known, count)), now)
+        beside = count + _pods(turn, tried).prefill_replicas  # the canary has prefill pods of its own
+        bounds = _canary_bounds(capped(left, spending), _share(stage, turn.rollout, count), beside)
         recommended[stage.canary] = _recommended(stage.canary, stage, observation, bounds, now)
         replicas[stage.canary] = recommended[stage.canary].replicas
     records = (entry.record for entry in recommended.values())
@@ -99,6 +102,31 @@ def _met_lately(stable: Recommendation, observation: Observation, allowed: Scali
 def awake(scaling: Scaling) -> Scaling:
     """At least one replica: a request waits for it, or it is being judged."""
     return replace(scaling, idle_to_zero=None, min=max(1, scaling.min))
+
+
+def _pods(turn: SpecTurn, record: RevisionRecord | None) -> RevisionSpec:
+    """What affects the pods of a revision: of the one that is new now, as the spec has it."""
+    return revision_spec(record.spec) if record is not None and record.spec else turn.spec.pods
+
+
+def _affordable(
+    turn: SpecTurn, revision: RevisionRecord | None, stable: RevisionRecord | None = None, count: int = 0
+) -> int | None:
+    """The replicas that `spec.cost.ceilingPerHour` pays for, by what a replica of the revision costs; None without a ceiling.
+
+    A canary has what the stable revision leaves, with its `count` replicas. Its replicas may cost more or less than the stable's, which
+    must not lose replicas because an edit of the spec makes later ones dearer.
+    """
+    cost, spares = turn.spec.cost, turn.spec.scaling.spares
+    own = _pods(turn, revision)
+    each, ceiling = cost.of_replica(own), cost.ceiling_per_hour
+    if not each or ceiling is None:
+        return None
+    if not count:
+        return int(ceiling / each + 1e-9) - spares - own.prefill_replicas
+    serving = _pods(turn, stable)
+    spent = (count + spares + serving.prefill_replicas) * (cost.of_replica(serving) or 0.0)
+    return count + int(max(0.0, ceiling - spent) / each + 1e-9)
 
 
 def _canary_bounds(scaling: Scaling, share: int, beside: int) -> Scaling:
