@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from pagefleet_operator.domain.scaling.load import sample
 from pagefleet_operator.domain.scaling.signals import EXPORTED, ServiceReadings
 from pagefleet_operator.domain.status.engine_load import total
-from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.plan import Plan
 
 SERVICE = ("namespace", "service")
@@ -94,13 +94,18 @@ def _values(observation: Observation, plan: Plan) -> dict[str, float]:
     service = ServiceReadings(ready, total(one.load for one in samples) if fresh == ready else None, observation.load)
     values = {one.name: value for one in EXPORTED if (value := one.value(service)) is not None}
     spares = [spare for reading in observation.revisions.values() for spare in reading.spares]
-    loaded = sum(1 for spare in spares if not spare.pod.ready and (spare.loaded or spare.asleep))
     if spares:
         values[AWAKE] = sum(1 for spare in spares if spare.pod.ready)
-        values[SPARES] = values[AWAKE] + loaded
+        values[SPARES] = values[AWAKE] + sum(map(_loaded, observation.revisions.values()))
     if plan.replica_cost is not None:
-        prefill = sum(reading.prefill_ready for reading in observation.revisions.values())
-        values[COST] = (ready + loaded + prefill) * plan.replica_cost
+        prices, usual = plan.replica_costs, plan.replica_cost  # a revision's replicas have its own accelerators
+        held = {name: one.ready + _loaded(one) + one.prefill_ready for name, one in observation.revisions.items()}
+        values[COST] = sum(count * prices.get(name, usual) for name, count in held.items())
         if values.get(TOKENS):
             values[PRICE] = values[COST] / 3.6 / values[TOKENS]
     return values
+
+
+def _loaded(reading: RevisionReading) -> int:
+    """The warm spares that are asleep, or will be."""
+    return sum(1 for spare in reading.spares if not spare.pod.ready and (spare.loaded or spare.asleep))

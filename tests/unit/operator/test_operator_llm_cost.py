@@ -3,6 +3,7 @@ method `multiplier` gives to tokens of prompts and of answers; series end with t
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from support.virtual.cluster import Cluster
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.web.own_llm_cost_metrics import LLMCostMetrics, prices
+from pagefleet_operator.web.own_metrics import Metrics
 
 LABELS = {"model_name": "smollm2", "namespace": "ns", "service": "chat", "team": "search", "cost_basis": "allocation"}
 
@@ -92,6 +94,10 @@ def test_a_canary_has_a_cost_of_its_own_and_both_go() -> None:
     assert set(costs) == {(stable, ""), (canary, "")}
     ready = sum(pod.ready for pod in cluster.observe().revisions[canary].pods)
     assert costs[canary, ""] == pytest.approx(ready * 4 * 1.8)
+    both = Metrics()
+    both.load.planned(cluster.observe(), plan)
+    shown = re.search(r"^pagefleet_cost_per_hour\{.*\} (.*)$", both.text().decode(), re.M)
+    assert shown is not None and float(shown[1]) == pytest.approx(sum(costs.values())), "each at its own price"
     page.metrics.planned(replace(cluster.observe(), revisions={stable: cluster.observe().revisions[stable]}), plan)
     assert set(page.series("llm_total_cost")) == {(stable, "")}
     page.metrics.forget("ns", "chat")
