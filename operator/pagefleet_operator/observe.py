@@ -294,7 +294,8 @@ def _loaded(pod: PodReading, reading: EngineReading | Unread) -> PodReading:
 
 
 def _pods(listed: Iterable[Document]) -> _Pods:
-    labelled = [item for item in listed if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+    present = [item for item in listed if not readings.has_ended(item)]
+    labelled = [item for item in present if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
     workers = [item for item in labelled if group_members.is_worker(item)]
     prefill = [item for item in labelled if readings.is_prefill(item)]
     others = [item for item in labelled if not readings.is_prefill(item)]

@@ -144,6 +144,12 @@ def revision_of(item: Mapping[str, Any]) -> str:
     return str((item["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))
 
 
+def has_ended(item: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended for good, as an evicted one has. It holds nothing, another one is there in its place, and its object
+    stays until the cluster has thousands of such."""
+    return (item.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def pod(item: Mapping[str, Any]) -> PodReading:
     """The reading of one pod, without its engine's load."""
     metadata, status = item["metadata"], item.get("status") or {}

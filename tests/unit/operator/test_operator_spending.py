@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from support.sample_service import sample
 
+from pagefleet_contract.names import REVISION_LABEL
 from pagefleet_operator.domain.cost import report
 from pagefleet_operator.domain.cost.spending import RECORD_SECONDS, billed, capped, month, per_hour, record
 from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.scaling.load import totals
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.spec.schema.cost import Budget
@@ -30,6 +32,8 @@ from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.records.spending import Spending, SpendingRecord
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.domain.status.status import Status
+from pagefleet_operator.kube import readings
+from pagefleet_operator.observe import _pods, _revisions
 from pagefleet_operator.web.own_metrics import Metrics
 
 HOUR, DAY = 3600.0, 86400.0
@@ -55,6 +59,31 @@ def test_a_month_is_of_its_time_zone() -> None:
     assert month(BEGIN - HOUR / 2, "Europe/Berlin")[:2] == ("2026-11", BEGIN - HOUR), "an hour earlier there"
     october = month(BEGIN - 5 * DAY, "Europe/Berlin")
     assert october[2] - october[1] == 31 * DAY + HOUR, "the clocks go back in it"
+
+
+def test_an_evicted_pod_costs_nothing_and_is_no_replica_that_starts() -> None:
+    """Its object stays for weeks, and another pod is there in its place."""
+
+    def item(name: str, status: dict[str, Any]) -> dict[str, Any]:
+        metadata = {"name": name, "creationTimestamp": "2026-11-01T00:00:00Z", "labels": {REVISION_LABEL: "a"}}
+        return {"metadata": metadata, "status": status}
+
+    ended = {"state": {"terminated": {"exitCode": 137, "reason": "Error"}}}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-01T00:01:00Z"}
+    running = {"phase": "Running", "conditions": [ready]}
+    statuses: tuple[dict[str, Any], ...] = (
+        {"phase": "Failed", "reason": "Evicted", "containerStatuses": [ended]},
+        {"phase": "Failed"},
+        running,
+        {"phase": "Pending"},
+    )
+    pods = _pods([item(f"chat-{number}", status) for number, status in enumerate(statuses)])
+    workload = {"metadata": {"name": "chat-a", "labels": {REVISION_LABEL: "a"}}, "spec": {"replicas": 2}}
+    reading = _revisions([workload], pods, [readings.pod(one) for one in pods.computing], [])["a"]
+    assert [pod.name for pod in reading.pods] == ["chat-2", "chat-3"]
+    assert billed(reading) == 2
+    assert totals(reading, BEGIN + 60.0).ages == (60.0,)
+    assert all(pod.fault is None for pod in reading.pods), "nothing is wrong with the service"
 
 
 def test_time_costs_also_while_no_operator_looks() -> None:
