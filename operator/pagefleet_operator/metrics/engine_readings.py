@@ -29,6 +29,7 @@ READ = tuple(dict.fromkeys((*GAUGES.values(), *PAGES, *RATES.values(), SLEEPING)
 # How many pages an engine is taken to have that reports only the share in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
 OUR_ENGINE = Engine()
+LARGEST = 1e15  # a number above it is none of an engine
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Unread:
 
 
 def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
-    """The reading of a metrics page; None when a number is missing that should be there, negative or not finite."""
+    """The reading of a metrics page; None when a number is missing that should be there, negative, not finite or above LARGEST."""
     named = ((name, getattr(metrics, name)) for name in READ)
     selectors = {name: selector(words) for name, words in named if words}
     if not set(REQUESTS) <= set(selectors):
@@ -60,7 +61,7 @@ def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
     except ValueError:
         return None
     known = {name: value for name, value in read.items() if value is not None}
-    if any(name in selectors and name not in known for name in (*REQUESTS, *PAGES)):
+    if any(name in selectors and name not in known for name in (*REQUESTS, *PAGES)) or max(known.values()) > LARGEST:
         return None
     total, free = _pages(known)
     return EngineReading(
@@ -77,11 +78,12 @@ def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
 def _pages(known: Mapping[str, float]) -> tuple[int | None, int | None]:
     """All KV pages and the free ones; None and None when the engine reports neither a count nor a share.
 
-    On a metrics page `kvPagesFree` counts blank pages only; the free pages of a load are blank and cached ones.
+    On a metrics page `kvPagesFree` counts blank pages only; the free pages of a load are blank and cached ones, and no more than there are:
+    an engine may count its cached pages among the blank ones.
     """
     total = int(known.get("kvPages", NOMINAL_PAGES))
     if "kvPagesFree" in known and "kvPages" in known:
-        return total, int(known["kvPagesFree"] + known.get("kvPagesCached", 0.0))
+        return total, min(total, int(known["kvPagesFree"] + known.get("kvPagesCached", 0.0)))
     if "kvUsage" in known:
         return total, round(total * (1 - min(1.0, known["kvUsage"])))
     return None, None

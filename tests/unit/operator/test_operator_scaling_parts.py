@@ -265,5 +265,17 @@ def test_the_slots_that_engines_report_come_before_the_runtimes_default() -> Non
 
     assert capacity.slots(reading(read.load, None, EngineLoad(1, 2)), cuda) == 200
     assert capacity.slots(reading(None, EngineLoad(1, 2)), cuda) == 256
+def test_no_engines_page_makes_a_load_that_cannot_be() -> None:
+    """More free pages than there are would be less than none in use: a replica would seem to carry nothing, and the fleet would go to its
+    maximum. A number that no float holds would end each decision."""
+    page = "pagefleet_num_requests_waiting 0\npagefleet_num_requests_running {}\npagefleet_kv_pages 100\n"
+    page += "pagefleet_kv_pages_free {}\npagefleet_kv_pages_cached 60\n"
+    read = parse(page.format(2, 80))
+    assert read is not None
+    assert (read.load.kv_pages_free, read.load.kv_pages_used) == (100, 0)
+    for number in ("1e308", "1e16", "NaN", "-1"):
+        assert parse(page.format(number, 5)) is None
+
+
     assert capacity.slots(reading(), {"model": {}}) == 64
     assert capacity.slots(reading(), None) is None
