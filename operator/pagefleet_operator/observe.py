@@ -288,9 +288,11 @@ class Gatherer:
 
 
 def _loaded(pod: PodReading, reading: EngineReading | Unread) -> PodReading:
-    if isinstance(reading, Unread):
+    if isinstance(reading, EngineReading):
+        return replace(pod, load=reading.load, load_age=0.0)
+    if reading.last is None:
         return replace(pod, load_error=reading.cause)
-    return replace(pod, load=reading.load, load_age=0.0)
+    return replace(pod, load=reading.last.load, load_age=reading.age, load_error=reading.cause)
 
 
 def _pods(listed: Iterable[Document]) -> _Pods:

@@ -4,7 +4,7 @@ complete and plausible, or there is none."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import aiohttp
 
 from pagefleet_contract.engine_metrics import METRICS_PATH, OURS, Engine, EngineMetrics, selector
 from pagefleet_contract.model_fetch import BYTES, BYTES_PER_SECOND, FETCHED_BYTES
+from pagefleet_operator.domain.scaling.load import STALE_SECONDS
 from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
 from pagefleet_operator.domain.status.observation import FetchReading
 from pagefleet_operator.metrics import metrics_page
@@ -28,8 +29,8 @@ SLEEPING = "sleeping"
 READ = tuple(dict.fromkeys((*GAUGES.values(), *PAGES, *RATES.values(), SLEEPING)))
 # How many pages an engine is taken to have that reports only the share in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
-OUR_ENGINE = Engine()
 LARGEST = 1e15  # a number above it is none of an engine
+OUR_ENGINE = Engine()
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,12 @@ class EngineReading:
 
 @dataclass(frozen=True)
 class Unread:
-    """No reading, and the cause in words."""
+    """No reading, and the cause in words. `last` is the reading before, None when there is none of the last STALE_SECONDS; `age` is
+    in seconds."""
 
     cause: str
+    last: EngineReading | None = None
+    age: float = 0.0
 
 
 def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
@@ -116,11 +120,13 @@ def rated(latest: EngineReading, before: EngineReading, seconds: float) -> Engin
 
 
 class EngineReadings:
-    """Keeps the last reading of each pod for a second, so that many decisions ask once."""
+    """Keeps the last answer of each pod for a second, so that many decisions ask once, and its last reading for STALE_SECONDS: in a large
+    fleet some pod always misses an answer, and without any reading of it no replica could be removed."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-        self._last: dict[str, tuple[float, EngineReading | Unread]] = {}
+    def __init__(self, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session, self._clock = session, clock
+        self._answers: dict[str, tuple[float, EngineReading | Unread]] = {}
+        self._readings: dict[str, tuple[float, EngineReading]] = {}
 
     async def read(
         self, address: str, engine: Engine = OUR_ENGINE, account: Account | None = None
@@ -129,17 +135,28 @@ class EngineReadings:
         has used up its `account`."""
         if engine.metrics is None:
             return Unread("its engine reports no metrics")
-        now = time.monotonic()
-        last = self._last.get(address)
+        now = self._clock()
+        last = self._answers.get(address)
         if last is None or now - last[0] > FRESH_SECONDS:
             fetched = await self._fetch(f"http://{address}:{engine.port}", engine.metrics, account or unlimited())
-            if isinstance(fetched, EngineReading) and last is not None and isinstance(last[1], EngineReading):
-                fetched = rated(fetched, last[1], now - last[0])
-            last = (now, fetched)
-            if len(self._last) > MAX_PODS:
-                self._last.clear()
-            self._last[address] = last
+            last = (now, self._with_past(address, fetched, now))
+            if len(self._answers) > MAX_PODS:
+                self._answers.clear()
+                self._readings.clear()
+            self._answers[address] = last
         return last[1]
+
+    def _with_past(self, address: str, fetched: EngineReading | Unread, now: float) -> EngineReading | Unread:
+        """The answer with what the last reading adds to it: the rates of its counters, or that reading itself."""
+        before = self._readings.get(address)
+        if isinstance(fetched, Unread):
+            if before is None or now - before[0] > STALE_SECONDS:
+                self._readings.pop(address, None)
+                return fetched
+            return replace(fetched, last=before[1], age=now - before[0])
+        reading = fetched if before is None else rated(fetched, before[1], now - before[0])
+        self._readings[address] = now, reading
+        return reading
 
     async def fetching(self, address: str, port: int, account: Account) -> FetchReading | None:
         """How far a pod is whose model is being fetched, at the port of its engine; None when it does not say."""

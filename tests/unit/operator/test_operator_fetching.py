@@ -1,7 +1,7 @@
 """Protects the operator from the answers of tenants' pods, over real HTTP: no redirect is followed by any reader or writer and
 it is a named failure, no compressed body is unpacked, a body is read up to its limit; a service that uses up its time is unread
-by name and has time again later; the retained measurements of a tenant's own pickers are bounded; and a pod is no gateway by
-its label alone."""
+by name and has time again later; a pod that misses an answer counts by its last reading for 15 s; the retained measurements of a
+tenant's own pickers are bounded; and a pod is no gateway by its label alone."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from aiohttp import web
 from support.loopback import own_address
 
 from pagefleet_contract.names import ENGINE_PORT, GATEWAY_INTERNAL_PORT
+from pagefleet_operator.domain.scaling.load import sample
+from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
 from pagefleet_operator.domain.status.plan import SpareOrder
 from pagefleet_operator.kube import client, readings
 from pagefleet_operator.kube.spares import SpareOrders
@@ -40,6 +42,7 @@ from pagefleet_operator.metrics.fetching import FetchError, Question, fetch, mea
 from pagefleet_operator.metrics.gateway_windows import GatewayWindows, Own
 from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.wake_ups import Wakes
+from pagefleet_operator.observe import _loaded
 
 ADDRESS, HOSTILE = own_address(0), own_address(1)
 PAGE = "pagefleet_num_requests_waiting 1\npagefleet_num_requests_running 2\n"
@@ -189,6 +192,37 @@ async def test_a_service_that_uses_up_its_time_is_unread_and_has_time_again(pods
     assert accounts.open(("ns", "chat"), 1).overdrawn == ""
     reading = await EngineReadings(pods.session).read(ADDRESS, account=accounts.open(("ns", "chat"), 1))
     assert isinstance(reading, EngineReading)
+
+
+async def test_a_replica_that_misses_an_answer_counts_by_its_last_reading(pods: Pods) -> None:
+    """Of hundreds of replicas one misses an answer each minute. Without any reading of it, no replica would ever be removed."""
+    now, pod = [100.0], PodReading("chat-1", True, False, 0.0, 10.0)
+    engines = EngineReadings(pods.session, lambda: now[0])
+    page = PAGE + "# TYPE pagefleet_generation_tokens_total counter\npagefleet_generation_tokens_total {}\n"
+    pods.answer = lambda _: web.Response(text=page.format(500))
+    first = await engines.read(ADDRESS)
+    assert isinstance(first, EngineReading)
+    pods.answer = lambda _: web.Response(status=503)
+    for seconds in (5.0, 15.0):
+        now[0] = 100.0 + seconds
+        missed = _loaded(pod, await engines.read(ADDRESS))
+        assert (missed.load, missed.load_age) == (first.load, seconds)
+        assert "answers 503" in missed.load_error
+        assert sample(RevisionReading("a", 1, (missed,)), now[0]).complete
+    now[0] = 120.0
+    missed = _loaded(pod, await engines.read(ADDRESS))
+    assert (missed.load, missed.load_age) == (None, None), "its reading is older than 15 s"
+    pods.answer = lambda _: web.Response(text=page.format(700))
+    now[0] = 130.0
+    await engines.read(ADDRESS)
+    pods.answer = lambda _: web.Response(status=503)
+    now[0] = 132.0
+    await engines.read(ADDRESS)
+    pods.answer = lambda _: web.Response(text=page.format(900))
+    now[0] = 140.0
+    read = await engines.read(ADDRESS)
+    assert isinstance(read, EngineReading)
+    assert read.load.tokens == 20.0, "the tokens of ten seconds, the missed answer among them"
 
 
 async def test_an_endless_page_is_charged_for_what_was_received(pods: Pods) -> None:

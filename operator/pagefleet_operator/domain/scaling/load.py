@@ -68,7 +68,10 @@ def totals(reading: RevisionReading, now: float) -> Totals:
         ),
         hung=hung,
         ages=tuple(now - pod.created for pod in starting if pod.fault is None),
-        unread=next((f"pod {pod.name}: {pod.load_error}" for pod in _serving(reading) if pod.load_error), ""),
+        unread=next(
+            (f"pod {pod.name}: {pod.load_error}" for pod in _serving(reading) if pod.load_error and not is_fresh(pod)),
+            "",
+        ),
     )
 
 

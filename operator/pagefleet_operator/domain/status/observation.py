@@ -60,9 +60,10 @@ class FetchReading:
 class PodReading:
     """One engine pod.
 
-    `load` is None when the engine's metrics page could not be read; `load_error` is then the cause, "" when the page was
-    not asked for. `load_age` is in seconds. `fetching`: its engine has not started, because its model is being fetched, also between two
-    tries; `fetch` is then how far that is, None when it is not known. `fetched`: its model is there.
+    `load` is what the engine's metrics page said `load_age` seconds ago, None when it was not read lately; `load_error` is
+    the cause where it could not be read just now, "" when it could or was not asked for. `fetching`: its engine has not
+    started, because its model is being fetched, also between two tries; `fetch` is then how far that is, None when it is not
+    known. `fetched`: its model is there.
     """
 
     name: str
