@@ -61,6 +61,17 @@ def test_a_schedule_keeps_its_time_zone(moment: str, expected: int) -> None:
 
 
 def test_of_several_entries_the_highest_min_and_the_lowest_max_count_and_max_wins() -> None:
+def test_an_entry_stays_in_force_through_an_hour_that_the_clocks_repeat() -> None:
+    """From 2:30 summer time on 25 October 2026 for ten hours; half an hour later it is 2:00 again."""
+    night = Entry("30 2 * * *", "Europe/Berlin", 10 * 3600, min=4)
+    begin = at("2026-10-25T02:30:00")
+    asked = [minute for minute in range(-60, 720) if bounds((night,), 1, 8, begin + 60 * minute)[0] == 4]
+    assert asked == list(range(600))
+    often = Entry("*/20 * * * *", "Europe/Berlin", 60, min=4)
+    asked = [minute for minute in range(-30, 60) if bounds((often,), 1, 8, begin + 60 * minute)[0] == 4]
+    assert asked == [-30, -10, 10, 30, 50]
+
+
     always = [Entry("* * * * *", "UTC", 60, min=least, max=most) for least, most in ((3, None), (5, 9), (None, 4))]
     assert bounds(tuple(always), 1, 10, NOW) == (4, 4, True)
     assert bounds(tuple(always[:2]), 1, 10, NOW) == (5, 9, True)

@@ -16,6 +16,7 @@ from cronsim import CronSim, CronSimError
 from pagefleet_contract.quantity import seconds
 
 __all__ = ["Entry", "bounds", "errors", "seconds"]
+REPEATED_SECONDS = 7200.0  # no change of the clocks repeats more
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,18 @@ def _active(entry: Entry, now: float) -> bool:
 
 @lru_cache(maxsize=4096)
 def _latest(cron: str, zone: str, minute: int) -> float | None:
-    """When `cron` was last due at or before the end of a minute of UNIX time."""
+    """When `cron` was last due at or before the beginning of a minute of UNIX time.
+
+    In an hour that the clocks repeat, a search that begins there passes over a time that was due in the hour's first run.
+    """
     moment = datetime.datetime.fromtimestamp(minute * 60 + 1, _zone(zone))
+    if moment.fold:
+        moment = datetime.datetime.fromtimestamp(minute * 60 + 1 + REPEATED_SECONDS, _zone(zone))
     try:
-        found = next(CronSim(cron, moment, reverse=True))
-    except (CronSimError, StopIteration):
+        times = (float(found.timestamp()) for found in CronSim(cron, moment, reverse=True))
+        return next((time for time in times if time <= minute * 60), None)
+    except CronSimError:
         return None
-    return float(found.timestamp())
 
 
 def _zone(name: str) -> ZoneInfo:
