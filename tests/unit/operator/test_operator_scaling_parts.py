@@ -195,6 +195,31 @@ def test_the_load_of_a_service_is_the_same_however_its_slices_come() -> None:
 
 
 def test_requests_that_were_sent_are_counted_by_revision_for_half_an_hour() -> None:
+def test_a_clock_that_was_set_back_does_not_freeze_the_arrivals() -> None:
+    """For as long as the clock has to run again, the load would be the last one before, whatever comes."""
+    sums = LoadSums()
+
+    def pass_time(now: float, seconds: int, count: int) -> float:
+        for _ in range(seconds // 2):
+            now += 2.0
+            late = {"ttft": {bucket_of(9.0 if count else 0.1): 30}}
+            new = [
+                Slice("g", now - 4, 2.0, "", "", 0, 0, arrivals=count),
+                Slice("g", now - 4, 2.0, "a", "s", 30, 0, late),
+            ]
+            sums.add(new, now)
+        return now
+
+    now = pass_time(NOW, 1200, 20) - 1200.0
+    assert sums.load(0, now, True).arrivals[-120:] == (10.0,) * 120, "what came before is not forgotten"
+    now = pass_time(now, 300, 0)
+    load = sums.load(0, now, True)
+    assert load.arrivals[-30:] == (0.0,) * 30
+    assert load.arrivals[-146:-34] == (10.0,) * 112
+    assert load.ttft == pytest.approx(0.1, rel=0.05)
+    assert sum(load.started["a"].values()) == 30 * 150
+
+
     """In the half-minutes of the scaler's means. A gateway of an older version counts those that ended."""
     sums, place = LoadSums(), math.floor((NOW - 6) / 30)
     sums.add([Slice("g", NOW - 6, 2.0, "a", "s", 1, 0, started=4), Slice("h", NOW - 6, 2.0, "a", "t", 3, 0)], NOW)

@@ -93,7 +93,10 @@ class LoadSums:
                 del self._started[revision]
 
     def _move_to(self, now: float) -> None:
-        """Make room for the slices that gateways may have closed."""
+        """Make room for the slices that gateways may have closed. After a clock was set back, what arrived so far counts as just before."""
+        if _closed(now) + 2 * AHEAD < self._newest:
+            self._newest = _closed(now) + AHEAD
+            self._started, self._recent = {}, _Recent()
         newest = max(self._newest, _closed(now) + AHEAD)
         more = min(RETAINED, newest - self._newest)
         self._arrived = [*self._arrived[more:], *[self._arrived[-1]] * more]
