@@ -19,6 +19,7 @@ from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import capacity, throughput
+from pagefleet_operator.domain.scaling.deletion_cost import cost
 from pagefleet_operator.domain.scaling.load_sums import LoadSums
 from pagefleet_operator.domain.scaling.policies import limited, turns
 from pagefleet_operator.domain.scaling.signals import SIGNALS
@@ -60,7 +61,6 @@ def test_a_schedule_keeps_its_time_zone(moment: str, expected: int) -> None:
     assert bounds((entry,), 1, 8, at(moment))[0] == expected
 
 
-def test_of_several_entries_the_highest_min_and_the_lowest_max_count_and_max_wins() -> None:
 def test_an_entry_stays_in_force_through_an_hour_that_the_clocks_repeat() -> None:
     """From 2:30 summer time on 25 October 2026 for ten hours; half an hour later it is 2:00 again."""
     night = Entry("30 2 * * *", "Europe/Berlin", 10 * 3600, min=4)
@@ -72,6 +72,7 @@ def test_an_entry_stays_in_force_through_an_hour_that_the_clocks_repeat() -> Non
     assert asked == [-30, -10, 10, 30, 50]
 
 
+def test_of_several_entries_the_highest_min_and_the_lowest_max_count_and_max_wins() -> None:
     always = [Entry("* * * * *", "UTC", 60, min=least, max=most) for least, most in ((3, None), (5, 9), (None, 4))]
     assert bounds(tuple(always), 1, 10, NOW) == (4, 4, True)
     assert bounds(tuple(always[:2]), 1, 10, NOW) == (5, 9, True)
@@ -194,7 +195,6 @@ def test_the_load_of_a_service_is_the_same_however_its_slices_come() -> None:
     assert sums.load(0, NOW + 4000, True).tokens is None, "nothing that is far in the future counts"
 
 
-def test_requests_that_were_sent_are_counted_by_revision_for_half_an_hour() -> None:
 def test_a_clock_that_was_set_back_does_not_freeze_the_arrivals() -> None:
     """For as long as the clock has to run again, the load would be the last one before, whatever comes."""
     sums = LoadSums()
@@ -220,6 +220,7 @@ def test_a_clock_that_was_set_back_does_not_freeze_the_arrivals() -> None:
     assert sum(load.started["a"].values()) == 30 * 150
 
 
+def test_requests_that_were_sent_are_counted_by_revision_for_half_an_hour() -> None:
     """In the half-minutes of the scaler's means. A gateway of an older version counts those that ended."""
     sums, place = LoadSums(), math.floor((NOW - 6) / 30)
     sums.add([Slice("g", NOW - 6, 2.0, "a", "s", 1, 0, started=4), Slice("h", NOW - 6, 2.0, "a", "t", 3, 0)], NOW)
@@ -264,6 +265,18 @@ def test_counters_become_rates_and_a_restarted_engine_begins_anew() -> None:
     assert rated(two, one, 0.0).load == one.load
 
 
+def test_no_engines_page_makes_a_load_that_cannot_be() -> None:
+    """More free pages than there are would be less than none in use: a replica would seem to carry nothing, and the fleet would go to its
+    maximum. A number that no float holds would end each decision."""
+    page = "pagefleet_num_requests_waiting 0\npagefleet_num_requests_running {}\npagefleet_kv_pages 100\n"
+    page += "pagefleet_kv_pages_free {}\npagefleet_kv_pages_cached 60\n"
+    read = parse(page.format(2, 80))
+    assert read is not None
+    assert (read.load.kv_pages_free, read.load.kv_pages_used) == (100, 0)
+    for number in ("1e308", "1e16", "NaN", "-1"):
+        assert parse(page.format(number, 5)) is None
+
+
 def test_a_pods_start_up_time_is_that_of_its_first_ready() -> None:
     past, pod = Past(), PodReading("p", True, False, NOW, NOW + 42)
     for reading in (pod, replace(pod, ready=False, ready_since=None), replace(pod, ready_since=NOW + 900)):
@@ -301,17 +314,12 @@ def test_the_slots_that_engines_report_come_before_the_runtimes_default() -> Non
 
     assert capacity.slots(reading(read.load, None, EngineLoad(1, 2)), cuda) == 200
     assert capacity.slots(reading(None, EngineLoad(1, 2)), cuda) == 256
-def test_no_engines_page_makes_a_load_that_cannot_be() -> None:
-    """More free pages than there are would be less than none in use: a replica would seem to carry nothing, and the fleet would go to its
-    maximum. A number that no float holds would end each decision."""
-    page = "pagefleet_num_requests_waiting 0\npagefleet_num_requests_running {}\npagefleet_kv_pages 100\n"
-    page += "pagefleet_kv_pages_free {}\npagefleet_kv_pages_cached 60\n"
-    read = parse(page.format(2, 80))
-    assert read is not None
-    assert (read.load.kv_pages_free, read.load.kv_pages_used) == (100, 0)
-    for number in ("1e308", "1e16", "NaN", "-1"):
-        assert parse(page.format(number, 5)) is None
-
-
     assert capacity.slots(reading(), {"model": {}}) == 64
     assert capacity.slots(reading(), None) is None
+
+
+def test_of_engines_that_report_no_pages_the_one_with_the_fewest_requests_goes_first() -> None:
+    """With equal costs Kubernetes would remove the newest replica, however many streams it has."""
+    loads = (EngineLoad(running=9), EngineLoad(running=1, waiting=2), EngineLoad(), None)
+    pods = [PodReading(f"chat-{place}", True, False, 0.0, 1.0, load=load) for place, load in enumerate(loads)]
+    assert sorted(range(4), key=lambda place: cost(pods[place])) == [2, 1, 0, 3]

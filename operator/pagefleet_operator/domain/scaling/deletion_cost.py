@@ -31,11 +31,14 @@ def costs(revisions: Mapping[str, RevisionReading], replicas: Mapping[str, int])
 
 
 def cost(pod: PodReading) -> int:
-    """The lowest cost for a pod that is not ready; the highest for one whose load is not known."""
+    """The lowest cost for a pod that is not ready; the highest for one whose load is not known. Where an engine reports no pages, a
+    request counts as one."""
     if not pod.ready:
         return 0
     load = pod.load
-    if load is None or load.kv_pages_total is None or load.kv_pages_free is None:
+    if load is None:
         return MAX_COST
+    paged = load.kv_pages_total is not None and load.kv_pages_free is not None
+    used = load.kv_pages_used if paged else load.running + load.waiting
     cached = min(load.kv_pages_cached or 0, USED_PAGE_COST - 1)
-    return max(1, min(MAX_COST - 1, USED_PAGE_COST * load.kv_pages_used + cached))
+    return max(1, min(MAX_COST - 1, USED_PAGE_COST * used + cached))
