@@ -7,6 +7,6 @@ MAX_RETRIES, DEFAULT_RETRIES = 10, 2
 
 # Requests that wait for an engine pod: at most, of one service in all gateway pods by default, and of all services in one of them.
 MAX_HOLD_SECONDS = 300
-IDLE_HOLD_SECONDS = 60  # by default, for a service with scaling.idleToZero; another's requests do not wait
+IDLE_HOLD_SECONDS = 60  # by default, with scaling.idleToZero or mode external; others' requests do not wait
 DEFAULT_HELD_REQUESTS, DEFAULT_HELD_BYTES = 256, 64 * 1024 * 1024
 MAX_HELD_REQUESTS, MAX_HELD_BYTES = 4096, 256 * 1024 * 1024

@@ -95,10 +95,12 @@ def _mirror(raw: Mapping[str, object]) -> tuple[str, float]:
 
 
 def _hold_seconds(spec: Mapping[str, object]) -> float:
-    """Return `traffic.queue.timeout`. Without it only a service that may scale to zero holds requests."""
+    """Return `traffic.queue.timeout`. Without it only a service that may scale to zero holds requests: in mode external another controller
+    may take it there, and starts a replica only when it sees a request that waits."""
     timeout = duration(_text(map_of(map_of(spec, "traffic"), "queue"), "timeout"))
     if timeout is None:
-        timeout = IDLE_HOLD_SECONDS if "idleToZero" in map_of(spec, "scaling") else 0.0
+        scaling = map_of(spec, "scaling")
+        timeout = IDLE_HOLD_SECONDS if "idleToZero" in scaling or scaling.get("mode") == "external" else 0.0
     return min(timeout, MAX_HOLD_SECONDS)
 
 

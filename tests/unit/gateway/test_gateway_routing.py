@@ -199,6 +199,8 @@ def test_holding_priorities_and_limits_are_read() -> None:
     assert service_from({"spec": {}}).hold_seconds == 0.0
     assert service_from({"spec": {"traffic": {"peak": {"maxOutputTokens": "64"}}}}).peak_output_tokens == 0
     assert service_from({"spec": {"scaling": {"idleToZero": "15m"}}}).hold_seconds == 60.0
+    external = service_from({"spec": {"scaling": {"mode": "external", "min": 0, "max": 8}}})
+    assert external.hold_seconds == 60.0, "an HPA at zero replicas sees no request that does not wait"
     assert service_from({"spec": {"traffic": {"queue": {"timeout": "9h"}}}}).hold_seconds == 300.0
 
 

@@ -55,7 +55,7 @@ class GatewayApi:
 
 @dataclass(frozen=True)
 class Queue:
-    """`timeout` None: the gateway decides by scaling.idleToZero."""
+    """`timeout` None: the gateway decides by scaling.idleToZero and scaling.mode."""
 
     timeout: float | None
     max_requests: int

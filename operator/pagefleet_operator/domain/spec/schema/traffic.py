@@ -35,7 +35,7 @@ QUEUE = record(
     "Requests that wait in the gateway while no pod can take them.",
     {
         "timeout": time_limit(
-            "Longest wait, at most 5m. When omitted: 60s for a service with scaling.idleToZero, else nothing waits."
+            "Longest wait, at most 5m. When omitted: 60s with scaling.idleToZero or mode external, else nothing waits."
         ),
         "maxRequests": integer(
             "Most requests that wait, in all gateway pods.", 1, MAX_HELD_REQUESTS, default=DEFAULT_HELD_REQUESTS
