@@ -145,8 +145,10 @@ def plan_command(
     """Plan the capacity for a model: KV bytes per token, KV pages, users per accelerator, accelerators needed."""
     with readable_errors():
         shape, stored = _shape(model, layers, heads, kv_heads, head_dim, hidden, vocab, params)
-        if rate is not None and not math.isfinite(rate):
-            raise CommandError(f"--requests-per-second must be a number, not {rate}")
+        given = (("requests-per-second", rate), ("input-tokens", prompt), ("output-tokens", answer))
+        for name, number in (*given, ("bandwidth", bandwidth), ("tflops", tflops)):
+            if number is not None and not math.isfinite(number):
+                raise CommandError(f"--{name} must be a number, not {number}")
         longest = context_length or min(shape.longest or UNKNOWN_CONTEXT, MAX_CONTEXT)
         if shared >= longest:
             raise CommandError(f"--shared-tokens must be below --context-length ({longest}), not {shared}")

@@ -6,6 +6,7 @@ Data, read from and written to JSON. Nothing here simulates.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
@@ -129,6 +130,6 @@ def _numbers(field: str, raw: object) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
         raise ProfileError(f"{field}: must be an object of numbers")
     for name, value in raw.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise ProfileError(f"{field}.{name}: must be a number from 0, not {value!r}")
     return {str(name): float(value) for name, value in raw.items()}

@@ -55,6 +55,13 @@ def parse(
     if speed <= 0:
         raise TraceError(f"speed must be above 0, not {speed}")
     rows = csv.DictReader(lines)
+    try:
+        return _parse(name, rows, model, speed, limit)
+    except csv.Error as error:
+        raise TraceError(f"{name}, line {rows.line_num + 1}: {error}") from error
+
+
+def _parse(name: str, rows: csv.DictReader[str], model: str | None, speed: float, limit: int | None) -> Replay:
     header = tuple(rows.fieldnames or ())
     if all(column in header for column in BURSTGPT):
         columns, azure = BURSTGPT, False

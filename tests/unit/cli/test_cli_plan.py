@@ -305,9 +305,15 @@ def test_what_needs_the_bandwidth_is_never_left_out_in_silence(option: tuple[str
     )
 
 
-@pytest.mark.parametrize("option", [("--requests-per-second", "inf"), ("--params", "inf")])
+@pytest.mark.parametrize(
+    "option",
+    [
+        (f"--{name}", "inf")
+        for name in ("requests-per-second", "params", "output-tokens", "input-tokens", "bandwidth", "tflops")
+    ],
+)
 def test_a_number_without_end_is_refused(option: tuple[str, str]) -> None:
-    done = CliRunner().invoke(app, ["plan", *SIZES, "--kv-heads", "8", *option])
+    done = CliRunner().invoke(app, ["plan", *SIZES, "--kv-heads", "8", "--spec", "--users", "1", *option])
     assert (done.exit_code, type(done.exception)) == (1, SystemExit)
     assert option[0] in done.stderr
 

@@ -114,6 +114,8 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
         ({"colour": 1}, "colour"),
         ({"step_tokens": 10}, "step_tokens"),
         ({"startup": {"pull": "long"}}, "startup.pull"),
+        ({"startup": {"load": float("inf")}}, "startup.load"),
+        ({"step": {"base": float("nan"), "prefill": 0.0, "decode": 0.0}}, "step.base"),
     ],
 )
 def test_a_bad_profile_names_its_field(change: dict[str, object], message: str) -> None:

@@ -53,6 +53,7 @@ def test_speed_compresses_time() -> None:
         (["TIMESTAMP,ContextTokens,GeneratedTokens", "yesterday,1,2"], "line 2"),
         (["TIMESTAMP,ContextTokens,GeneratedTokens"], "no request"),
         (["Timestamp,Model,Request tokens,Response tokens", "1,ChatGPT,2"], "line 2"),
+        (["Timestamp,Model,Request tokens,Response tokens", '1,"' + "x" * 200_000], "line 2: field larger"),
     ],
 )
 def test_what_is_no_trace_is_refused(lines: list[str], message: str) -> None:
