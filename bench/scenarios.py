@@ -27,7 +27,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
-from pagefleet_simulator.planner import Plan, Request, execute, plan, priorities, promises
+from pagefleet_simulator.planner import Plan, Request, execute, holding, plan, priorities, promises
 from pagefleet_simulator.traces.workloads import WORKLOADS
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -64,6 +64,7 @@ def service(name: str) -> Spec:
 
 def prepared(name: str, scalers: Sequence[str], seed: int) -> Plan:
     spec = service(name)
+    hold, held = holding(spec)
     return plan(
         Request(
             spec.scaling,
@@ -74,6 +75,8 @@ def prepared(name: str, scalers: Sequence[str], seed: int) -> Plan:
             seed=seed,
             promises=spec.slo.objectives,
             priorities=priorities(spec),
+            hold=hold,
+            held=held,
         )
     )
 

@@ -72,10 +72,11 @@ def simulate(
 ) -> None:
     """Simulate a scaling policy on a trace: its cost and latency beside those of other autoscalers."""
     from pagefleet_simulator.fleet.profile import ProfileError
-    from pagefleet_simulator.planner import PlanError, Request, plan, priorities
+    from pagefleet_simulator.planner import PlanError, Request, holding, plan, priorities
     from pagefleet_simulator.traces.replay import TraceError
 
     spec = _spec(service, name)
+    hold, held = holding(spec)
     price = cost_per_hour if cost_per_hour is not None else spec.cost.per_accelerator_hour
     try:
         request = Request(
@@ -95,6 +96,8 @@ def simulate(
             seed=seed,
             promises=spec.slo.objectives,
             priorities=priorities(spec),
+            hold=hold,
+            held=held,
         )
         prepared = plan(request)
         if report is not None:  # before the runs: they take too long to be lost

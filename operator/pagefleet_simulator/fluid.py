@@ -162,7 +162,7 @@ class FluidSimulation:
 
     def _hold(self, now: float, arriving: float) -> None:
         held = sum(count for _, count in self.held)
-        taken = min(arriving, max(0.0, self.setting.held - held))
+        taken = min(arriving, max(0.0, self.setting.held - held)) if self.setting.hold else 0.0
         self.dropped += arriving - taken
         if taken:
             self.held.append((now, taken))
@@ -228,7 +228,7 @@ class FluidSimulation:
         bounds = self.setting.bounds
         decision = self.scaler.decide(self._view(now), self._memory, bounds)
         self._memory = decision.memory
-        replicas = max(bounds.min, min(bounds.max, decision.replicas))
+        replicas = bounds.within(decision.replicas)
         if replicas != self._desired:
             self.events.append(ScaleEvent(now, self._desired, replicas))
             self._desired = replicas

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pagefleet_contract.slo import Objective as Promise
+from pagefleet_contract.traffic import IDLE_HOLD_SECONDS, MAX_HOLD_SECONDS
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.calibrate import calibrate
@@ -45,7 +46,8 @@ class PlanError(ValueError):
 @dataclass(frozen=True)
 class Request:
     """The request; None where the planner chooses. `ttft` and `tpot` are in seconds, `quota` in accelerators. `promises` are those
-    of `spec.slo`; `priorities` are the classes by which the engine's scheduler goes, the most important first."""
+    of `spec.slo`; `priorities` are the classes by which the engine's scheduler goes, the most important first. Of the requests
+    that come while no replica is ready, gateways hold `held`, each for `hold` seconds at most."""
 
     scaling: Scaling
     trace: str = "builtin:diurnal"
@@ -63,6 +65,8 @@ class Request:
     seed: int = 0
     promises: tuple[Promise, ...] = ()
     priorities: tuple[str, ...] = ()
+    hold: float = 600.0
+    held: int = 4096
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,19 @@ def priorities(spec: Spec) -> tuple[str, ...]:
     return tuple(one.name for one in spec.traffic.priorities) if by_class else ()
 
 
+def holding(spec: Spec) -> tuple[float, int]:
+    """For how many seconds gateways hold a request while no replica is ready, and how many requests they hold."""
+    queue = spec.traffic.queue
+    usual = IDLE_HOLD_SECONDS if spec.scaling.idle_to_zero is not None or spec.scaling.external else 0.0
+    return min(usual if queue.timeout is None else queue.timeout, MAX_HOLD_SECONDS), queue.max_requests
+
+
+def bounds_of(scaling: Scaling) -> Bounds:
+    """The bounds of the spec, and what its cost ceiling leaves of them."""
+    most = scaling.max if scaling.affordable is None else max(1, min(scaling.max, scaling.affordable))
+    return Bounds(min(scaling.min, most), most, scaling.idle_to_zero is not None)
+
+
 def plan(asked: Request) -> Plan:
     """Prepare the runs. Raises PlanError, ProfileError, TraceError."""
     _check(asked)
@@ -111,7 +128,7 @@ def plan(asked: Request) -> Plan:
     prompt, output = _means(trace)
     each = sustainable(profile, prompt, output)
     begin = sum(1 for arrival in trace.arrivals if arrival.at < 300) / min(300.0, trace.seconds)
-    bounds = Bounds(asked.scaling.min, asked.scaling.max)
+    bounds = bounds_of(asked.scaling)
     initial = max(bounds.min, 1, min(bounds.max, math.ceil(begin / each / USED)))
     if asked.quota is not None:
         if asked.quota < profile.accelerators:
@@ -120,14 +137,17 @@ def plan(asked: Request) -> Plan:
             )
         initial = min(initial, asked.quota // profile.accelerators)
     mode = asked.mode if asked.mode != "auto" else "fluid" if len(trace.arrivals) > MANY else "requests"
-    setting = Setting(profile, bounds, initial, asked.quota, asked.seed, priorities=asked.priorities)
+    setting = Setting(
+        profile, bounds, initial, asked.quota, asked.seed, asked.hold, asked.held, priorities=asked.priorities
+    )
     peak = _peak(trace)
     description = (
         f"{note}: {len(trace.arrivals)} requests in {trace.seconds / 3600:.1f} h, mean {prompt:.0f} prompt and "
         f"{output:.0f} output tokens, busiest 5 minutes {peak:.2f} requests/s\n"
         f"profile {profile.name} ({profile.source}): about {each:.2f} requests/s a replica at a full batch\n"
         f"SLO: first token within {objective.ttft:g} s, {objective.tpot * 1e3:.0f} ms per token after it; "
-        f"{bounds.min} to {bounds.max} replicas of {profile.accelerators} accelerators; mode {mode}"
+        f"{bounds.min} to {bounds.max} replicas of {profile.accelerators} accelerators{_capped(asked.scaling, bounds)}; mode {mode}"
+        f"{_left_out(asked.scaling)}"
     )
     return Plan(
         trace=trace,
@@ -198,6 +218,21 @@ def as_json(run: Run, made: Plan, per_hour: float | None) -> dict[str, Any]:
             for name, outcome in zip(run.settings, run.outcomes, strict=True)
         ],
     }
+
+
+def _capped(scaling: Scaling, bounds: Bounds) -> str:
+    return "" if bounds.max == scaling.max else f" (spec.cost.ceilingPerHour allows {bounds.max})"
+
+
+def _left_out(scaling: Scaling) -> str:
+    """What the manifest asks for and no simulation has, in a line; "" where it asks for nothing of it."""
+    fields = {
+        "schedule": scaling.schedule,  # a trace has no time of day
+        "warmSpares": scaling.spares,
+        "mode external": scaling.external,
+    }
+    named = ", ".join(f"spec.scaling.{name}" for name, given in fields.items() if given)
+    return f"\nnot simulated: {named}" if named else ""
 
 
 def _check(asked: Request) -> None:

@@ -151,6 +151,7 @@ class Simulation:
             self.pods.emptied(pod, now)
 
     def _ready(self, now: float) -> None:
+        self._open -= len(self.gateway.expire(now))
         for request in self.gateway.release():
             self._route(request, now)
 
@@ -170,14 +171,13 @@ class Simulation:
     # -- scaling ------------------------------------------------------------------------------------------------------
 
     def _decide(self, now: float) -> None:
-        for _ in self.gateway.expire(now):
-            self._open -= 1
+        self._open -= len(self.gateway.expire(now))
         if now > self.duration and self._open == 0:
             return
         view = self._view(now)
         decision = self.scaler.decide(view, self._memory, self.setting.bounds)
         self._memory = decision.memory
-        replicas = max(self.setting.bounds.min, min(self.setting.bounds.max, decision.replicas))
+        replicas = self.setting.bounds.within(decision.replicas)
         if replicas != self._desired:
             self.events.append(ScaleEvent(now, self._desired, replicas))
             self._desired = replicas

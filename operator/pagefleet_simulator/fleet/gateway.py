@@ -15,7 +15,7 @@ from pagefleet_simulator.fleet.request import Ending, Request
 
 
 class Gateway:
-    """At most `limit` requests are held, each for at most `seconds`. The same `seed` draws the same lots."""
+    """At most `limit` requests are held, each for at most `seconds`; with 0 seconds none is. The same `seed` draws the same lots."""
 
     def __init__(self, pods: Pods, seconds: float, limit: int, seed: int = 0) -> None:
         self._pods, self._seconds, self._limit = pods, seconds, limit
@@ -26,7 +26,7 @@ class Gateway:
         """The pod for a request; None when the request is held now or was dropped (see its `ending`)."""
         ready = self._pods.ready
         if not ready:
-            if len(self.held) >= self._limit:
+            if len(self.held) >= self._limit or not self._seconds:
                 _drop(request, now)
             else:
                 self.held.append(request)

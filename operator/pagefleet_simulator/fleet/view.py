@@ -16,10 +16,19 @@ from pagefleet_simulator.fleet.pods import Removal
 
 @dataclass(frozen=True)
 class Bounds:
-    """Replicas. With `min` 0 a service scales to zero."""
+    """Replicas. A service that `sleeps` scales to zero when it is idle, whatever its `min` is; with `min` 0 it does so as well."""
 
     min: int
     max: int
+    sleeps: bool = False
+
+    @property
+    def may_sleep(self) -> bool:
+        return self.sleeps or self.min == 0
+
+    def within(self, replicas: int) -> int:
+        """The number within the bounds; 0 stays 0 where the service may sleep."""
+        return 0 if replicas == 0 and self.may_sleep else max(self.min, min(self.max, replicas))
 
 
 @dataclass(frozen=True)

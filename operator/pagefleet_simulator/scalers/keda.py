@@ -47,8 +47,8 @@ class Keda:
         polled = view.now if polls else memory.polled
         last_active = view.now if polls and active else memory.active
         if view.desired == 0:
-            return Decision(1 if polls and active else 0, Memory(memory.inner, polled, last_active))
-        if bounds.min == 0 and polls and not active and view.now - last_active >= self.cooldown:
+            return Decision(max(1, bounds.min) if polls and active else 0, Memory(memory.inner, polled, last_active))
+        if bounds.may_sleep and polls and not active and view.now - last_active >= self.cooldown:
             return Decision(0, Memory(hpa.Memory(), polled, last_active))
         recommended = hpa.average_value(view.desired, total, self.target)
         recommended = max(bounds.min, 1, min(bounds.max, recommended))

@@ -77,10 +77,10 @@ class Kpa:
         stable = pods_for(mean(readings, view.now, self.rules.stable), target)
         panic = pods_for(mean(readings, view.now, self.rules.panic), target)
         replicas, memory = scale(stable, panic, view.sums.ready, memory, view.now, self.rules)
-        if replicas == 0 and bounds.min == 0:
+        if replicas == 0 and bounds.may_sleep:
             since = view.now if memory.idle_since is None else memory.idle_since
             memory = Memory(memory.concurrency, memory.panic_since, memory.panic_pods, since)
             replicas = 0 if view.now - since >= self.rules.grace else 1
         else:
             memory = Memory(memory.concurrency, memory.panic_since, memory.panic_pods, None)
-        return Decision(max(bounds.min, min(bounds.max, replicas)), memory)
+        return Decision(bounds.within(replicas), memory)

@@ -1,4 +1,5 @@
-"""`pagefleet simulate` answers a planner's question from a manifest and a trace, and names what is wrong with either."""
+"""`pagefleet simulate` answers a planner's question from a manifest and a trace, within the bounds that the operator would keep, and names
+what is wrong with either."""
 
 import json
 from pathlib import Path
@@ -157,3 +158,52 @@ def test_a_price_that_is_none_is_refused(service: Path, price: str) -> None:
     )  # fmt: skip
     assert code == 2
     assert "--cost-per-hour" in output
+
+
+def written(path: Path, **spec: object) -> Path:
+    path.write_text(yaml.safe_dump({**SERVICE, "spec": {**SERVICE["spec"], **spec}}))
+    return path
+
+
+def test_a_cost_ceiling_bounds_the_simulated_fleet_as_it_bounds_the_real_one(tmp_path: Path) -> None:
+    service = written(
+        tmp_path / "service.yaml",
+        scaling={"min": 2, "max": 8, "warmSpares": 1, "schedule": [{"cron": "0 8 * * *", "duration": "1h", "min": 4}]},
+        cost={"perAcceleratorHour": 2, "ceilingPerHour": 7},
+    )
+    code, output = simulate(
+        "--service", service, "--trace", "builtin:flash", "--hours", 0.3, "--scalers", "ours,hpa", "--no-calibrate",
+        "--report", tmp_path,
+    )  # fmt: skip
+    assert code == 0, output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["bounds"]["min"], report["bounds"]["max"]) == (2, 2), (
+        "three fit into the ceiling, one of them is a spare"
+    )
+    assert all(max(one["timeline"]["desired"]) == 2 for one in report["scalers"])
+    said = " ".join(output.split())
+    assert "spec.cost.ceilingPerHour allows 2" in said
+    assert "not simulated: spec.scaling.schedule, spec.scaling.warmSpares" in said
+
+
+@pytest.mark.parametrize(
+    ("mode", "waits", "served"), [("requests", "5m", 2), ("requests", "10s", 1), ("fluid", "5m", 2)]
+)
+def test_a_service_sleeps_when_it_is_idle_and_its_gateways_hold_as_long_as_they_are_told(
+    tmp_path: Path, mode: str, waits: str, served: int
+) -> None:
+    """With `min: 1` as well, as the operator has it. A replica starts for a minute or so."""
+    trace = tmp_path / "two.csv"
+    trace.write_text("Timestamp,Request tokens,Response tokens\n0,100,20\n1500,100,20\n")
+    scaling = {"min": 1, "max": 2, "idleToZero": "2m"}
+    service = written(tmp_path / "service.yaml", scaling=scaling, traffic={"queue": {"timeout": waits}})
+    code, output = simulate(
+        "--service", service, "--trace", trace, "--mode", mode, "--scalers", "ours,keda,kpa,hpa", "--no-calibrate", "--report", tmp_path
+    )  # fmt: skip
+    assert code == 0, output
+    *sleeping, hpa = json.loads((tmp_path / "report.json").read_text())["scalers"]
+    for one in sleeping:
+        assert min(one["timeline"]["desired"]) == 0, one["scaler"]
+        assert mode == "fluid" or one["served"] == served, one["scaler"]
+        assert one["dropped"] == 2 - served
+    assert min(hpa["timeline"]["desired"]) == 1
