@@ -229,6 +229,9 @@ def test_another_namespace_is_the_one_of_every_object() -> None:
         ({"operator.env": [{"value": "1"}]}, "operator.env"),
         ({"gateway.tls.plaintext": False}, "gateway.tls.plaintext"),
         ({"operator.prometheus.tokenSecretName": "s"}, "operator.prometheus.tokenSecretName"),
+        ({"operator.prometheus.url": "prometheus:9090"}, "operator.prometheus.url"),
+        ({"image.repository": "registry.example.com/p/"}, "image.repository"),
+        ({"batches.storage.size": "10GB"}, "batches.storage.size"),
         (
             {"batches.enabled": True, "gateway.tls.enabled": True, "gateway.tls.plaintext": False},
             "PAGEFLEET_BATCHES_GATEWAY_URL in batches.env",

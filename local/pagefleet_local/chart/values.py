@@ -14,6 +14,9 @@ from pagefleet_contract.traffic import DEFAULT_TIMEOUT
 Document = dict[str, Any]
 TEXT, FLAG, MAP = {"type": "string"}, {"type": "boolean"}, {"type": "object"}
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
+URL = {"type": "string", "pattern": "^(https?://.+)?$"}
+REPOSITORY = {"type": "string", "pattern": "^[^/\\s].*[^/\\s]$"}
+SIZE = {"type": "string", "pattern": "^[1-9][0-9]*(\\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?$"}
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 OBJECTS = {"type": "array", "items": {"type": "object"}}
 PEERS = {**OBJECTS, "minItems": 1}  # an empty list would mean everybody
@@ -79,7 +82,7 @@ def pod(part: str, resources: Document) -> tuple[Value, ...]:
 def values(resources: dict[str, Document]) -> tuple[Value, ...]:
     """All of them. `resources` are those of the manifests, by part."""
     return (
-        Value("image.repository", "docker.io/pagefleet", "where the images are: registry and folder", TEXT),
+        Value("image.repository", "docker.io/pagefleet", "where the images are: registry and folder", REPOSITORY),
         Value("image.tag", "", "empty: the chart's appVersion", TEXT),
         Value(
             "image.pullPolicy",
@@ -92,7 +95,7 @@ def values(resources: dict[str, Document]) -> tuple[Value, ...]:
         *common("operator", resources["operator"]),
         Value("operator.namespaces", [], "look after the services of these namespaces only; empty: of all", NAMES),
         Value("operator.logLevel", "", "empty: INFO", {"type": "string", "enum": ["", "DEBUG", "INFO", "WARNING", "ERROR"]}),
-        Value("operator.prometheus.url", "", "Prometheus for PromQL gates of rollouts (docs/rollouts.md)", TEXT),
+        Value("operator.prometheus.url", "", "Prometheus for PromQL gates of rollouts (docs/rollouts.md)", URL),
         Value("operator.prometheus.tokenSecretName", "", "Secret (key token) with a bearer token for it", TEXT),
         Value("operator.alertTokenSecretName", "pagefleet-alert-token", "Secret (key token) that Alertmanager shows; without it every alert is refused", NAME),
         Value("operator.statusPageTokenSecretName", "pagefleet-status-page-token", "Secret (key token) of the status page; without it there is none", NAME),
@@ -114,7 +117,7 @@ def values(resources: dict[str, Document]) -> tuple[Value, ...]:
         Value("gateway.picker.from", GATEWAYS, "peers of a NetworkPolicy: the gateways that may reach that port", PEERS),
         Value("batches.enabled", False, "files and batches of OpenAI's Batch API, sent as background work (docs/howto/batches.md)", FLAG),
         Value("batches.keySecretName", "pagefleet-batches-key", "Secret (key key) with the server's own API key, where the gateway asks for keys", NAME),
-        Value("batches.storage.size", "10Gi", "of the volume with files and answers", TEXT),
+        Value("batches.storage.size", "10Gi", "of the volume with files and answers", SIZE),
         Value("batches.storage.className", "", "StorageClass of the volume; empty: the cluster's default", TEXT),
         *pod("batches", resources["batches"]),
         Value("networkPolicies.enabled", True, "what may reach operator, gateway and batches server", FLAG),
