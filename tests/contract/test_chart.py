@@ -203,7 +203,7 @@ def test_values_arrive_at_their_part_and_every_pod_stays_restricted() -> None:
         "PAGEFLEET_GATEWAY_WORKERS"
     ] == "3"
     monitors = [one for one in documents if one["kind"] in ("PodMonitor", "PrometheusRule")]
-    assert len(monitors) == 6
+    assert len(monitors) == 7
     assert {one["metadata"]["labels"]["release"] for one in monitors} == {"mine"}
 
 
@@ -214,6 +214,10 @@ def test_another_namespace_is_the_one_of_every_object() -> None:
     documents = [one for one in yaml.safe_load_all(printed) if one]
     assert {one["metadata"].get("namespace") for one in documents} == {"fleet", None}
     assert {subject["namespace"] for one in documents for subject in one.get("subjects", ())} == {"fleet"}
+    monitors = [one["spec"] for one in documents if one["kind"] == "PodMonitor"]
+    assert "pagefleet-system" not in str(monitors)
+    believed = [one for one in monitors if one["podMetricsEndpoints"][0].get("honorLabels")]
+    assert [one["namespaceSelector"] for one in believed] == [{"matchNames": ["fleet"]}] * 2
 
 
 @pytest.mark.parametrize(
