@@ -234,13 +234,13 @@ class Scheduler:
 
     def _make_seat(self) -> None:
         """Preempt the last running sequence when all seats are taken and one of a higher priority waits for nothing but a seat."""
-        if len(self.running) < self.limits.max_num_seqs:
-            return
-        last, coming = self.running[-1], pages_to_come(self.running)
-        for sequence in takewhile(lambda one: one.request.priority > last.request.priority, self.waiting):
+        full = len(self.running) >= self.limits.max_num_seqs
+        urgent = [one for one in self.waiting if full and one.request.priority > self.running[-1].request.priority]
+        coming = pages_to_come(self.running if urgent else ())
+        for sequence in urgent:
             if not self._waits_for_page(sequence, coming):
                 self._release(sequence)
-                self._preempt(last)
+                self._preempt(self.running[-1])
                 self.preemptions += 1
                 return
 
