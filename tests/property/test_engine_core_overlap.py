@@ -162,7 +162,7 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
             request = EngineRequest(
                 name, tuple(prompt), SamplingParams(random.randint(1, 12)), float(now),
                 priority=random.choice((0, 0, 0, 1)), deadline=random.choice((None, None, None, now + 9.0)),
-                n=random.choice((1, 1, 1, 2, 3)),
+                n=random.choice((1, 1, 2, 3)),
             )  # fmt: skip
             if limits.refusal(request) is None:
                 scheduler.add(request)
