@@ -88,6 +88,20 @@ def test_four_bits_of_other_formats_stay_packed_as_awq(form: str, tmp_path: Path
     assert_all_greedy(reference, [(prompt, answers[str(index), 0]) for index, prompt in enumerate(asked)])
 
 
+@pytest.mark.parametrize(
+    ("form", "weights"),
+    [
+        ("gptq 8 bits", "gptq, widened"),
+        ("w8a8", "int8, widened"),
+        ("fp8 channel", "fp8, packed"),
+        ("fp8 block", "fp8, widened"),
+        ("nvfp4", "nvfp4, widened"),
+    ],
+)
+def test_what_is_widened_is_not_called_packed(form: str, weights: str, tmp_path: Path) -> None:
+    assert device_engine(write(tmp_path, form)[0]).description["weights"] == weights
+
+
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
 def test_awq_is_token_exact(kernels: str, tmp_path: Path) -> None:
     uri = quantised(tmp_path, "awq")

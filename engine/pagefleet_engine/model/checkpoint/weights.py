@@ -88,12 +88,18 @@ class Weights:
         return stored if same else [part.float() for part in stored]
 
     def take_packed(self, layer: str) -> dequantise.Packed | None:
-        """A linear layer ("model.layers.0.mlp.up_proj") as a quantised checkpoint holds it, once; None: it is floats."""
+        """A linear layer ("model.layers.0.mlp.up_proj") as a quantised checkpoint holds it, once; None: it is floats.
+
+        A caller that keeps it so calls `keep`.
+        """
         if layer not in self._packed:
             return None
         self._taken.add(f"{layer}.weight")
-        self._kept = True
         return self._guarded(layer, self._packed.pop(layer))
+
+    def keep(self) -> None:
+        """Note that layers of `take_packed` stay in memory as they are stored."""
+        self._kept = True
 
     @property
     def summary(self) -> str:

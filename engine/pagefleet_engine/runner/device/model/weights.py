@@ -119,6 +119,7 @@ class Reader:
             self._upload(self._shard.cut(source, cut), target)
 
     def _stored_fp8(self, parts: list[dequantise.Fp8], cut: Cut, bias: torch.Tensor | None) -> Fp8:
+        self._weights.keep()
         own = [self._shard.cut(part.weight, cut) for part in parts]
         weight = torch.empty(
             sum(len(one) for one in own), own[0].shape[1], dtype=torch.float8_e4m3fn, device=self._device
@@ -142,6 +143,7 @@ class Reader:
                     f"{prefix}*: {groups} groups of {size} by {columns} outputs cannot be shared by "
                     f"{self._shard.size} GPUs; groups are multiples of {MIN_GROUP}",
                 )
+        self._weights.keep()
         dim = 1 - cut  # AWQ stores [in, out]
         names = ("qweight", "qzeros", "scales")
         joined = [
