@@ -4,6 +4,7 @@ parts of several ranks are the parts of one product."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from pagefleet_engine.core.requests import EngineConfig, EngineRequest, Sampling
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint import source, weights
+from pagefleet_engine.model.checkpoint.dequantise import packed
 from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.model.checkpoint.integers import Integers
+from pagefleet_engine.model.checkpoint.quantization import Method, Stored
 from pagefleet_engine.runner.device.model.linear import Awq, Dense, Fp8
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.weights import Cut, Reader
@@ -161,6 +165,20 @@ def test_the_ranks_parts_make_the_whole(method: str, kind: type, tmp_path: Path)
     torch.testing.assert_close(
         parts[0][1] + parts[1][1], summed, atol=0.2 * float(summed.abs().max()) if kind is Fp8 else 1e-4, rtol=1e-4
     )
+
+
+def test_a_zero_point_of_16_leaves_its_neighbours_alone() -> None:
+    """GPTQ's first version stores 15 for it. AWQ's words have no room for it."""
+    chosen = torch.Generator().manual_seed(1)
+    parts = {
+        "qweight": torch.randint(-(2**31), 2**31 - 1, (8, 16), generator=chosen, dtype=torch.int32),
+        "qzeros": torch.full((2, 2), -1, dtype=torch.int32), "scales": torch.ones(2, 16).half(),
+    }  # fmt: skip
+    layer = packed(Stored(Method.GPTQ, 32, zero_offset=1), parts)
+    assert isinstance(layer, Integers) and int(layer.zeros.max()) == 16
+    assert layer.awq() is None
+    fewer = replace(layer, zeros=layer.zeros - 1).awq()
+    assert fewer is not None and torch.equal(fewer.dequantise(), layer.dequantise() + 1)
 
 
 def test_what_a_device_cannot_do_is_refused(tmp_path: Path) -> None:

@@ -130,6 +130,9 @@ FLOAT8 = {"num_bits": 8, "type": "float", "strategy": "channel", "group_size": N
 FORMATS: dict[str, tuple[dict[str, Any], Callable[[torch.Tensor], Parts], str]] = {
     "gptq": (GPTQ, gptq, "gptq, packed"),
     "gptq v2": ({**GPTQ, "checkpoint_format": "gptq_v2"}, lambda weight: gptq(weight, offset=0), "gptq, packed"),
+    "gptq v2, newer entry": (
+        {**GPTQ, "checkpoint_format": None, "format": "gptq_v2"}, lambda weight: gptq(weight, offset=0), "gptq, packed",
+    ),
     "gptq 8 bits": ({**GPTQ, "bits": 8}, lambda weight: gptq(weight, 8), "gptq, packed"),
     "gptq by activation": ({**GPTQ, "desc_act": True}, lambda weight: gptq(weight, ordered=True), "gptq, widened"),
     "w4a16": (compressed("pack-quantized"), pack_quantized, "pack-quantized, packed"),

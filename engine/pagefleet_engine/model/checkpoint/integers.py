@@ -80,8 +80,8 @@ class Integers:
 
     def awq(self) -> Awq | None:
         """The layer as AWQ stores it, None where AWQ cannot."""
-        if self.owners is not None or self.bits != 4 or self.codes.shape[0] % 8:
-            return None
+        if self.owners is not None or self.bits != 4 or self.codes.shape[0] % 8 or int(self.zeros.max()) > 15:
+            return None  # GPTQ's first version adds 1 to its zero points, so that they reach 16
         return Awq(awq_words(self.codes.t()), awq_words(self.zeros.t()), self.scales.t().contiguous())
 
 

@@ -58,8 +58,9 @@ def parse(document: Mapping[str, Any] | None) -> Stored | None:
             size = document.get("group_size", document.get("q_group_size", 128))
             return Stored(Method.AWQ, group_size=_group(size))
         case "gptq":
-            _check(document, GPTQ, {})
-            offset = 0 if document.get("checkpoint_format") == "gptq_v2" else 1
+            form = document.get("checkpoint_format") or document.get("format")  # the entry's newer name
+            _check({**document, "checkpoint_format": form}, GPTQ, {})
+            offset = 0 if form == "gptq_v2" else 1
             return Stored(
                 Method.GPTQ, _group(document.get("group_size", 128)), bits=int(document["bits"]), zero_offset=offset
             )
