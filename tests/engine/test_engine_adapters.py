@@ -245,6 +245,8 @@ Q = f"{LAYER}0.self_attn.q_proj.lora_"
         (settings(modules_to_save=["lm_head"]), r"modules_to_save \['lm_head'\] is not supported"),
         (settings(rank_pattern={"q_proj": 2}), "rank_pattern"),
         (settings(fan_in_fan_out=True), "fan_in_fan_out"),
+        (settings(alora_invocation_tokens=[5, 6]), r"alora_invocation_tokens \[5, 6\] is not supported"),
+        (settings(init_lora_weights="pissa_niter_4"), "init_lora_weights 'pissa_niter_4' is not supported"),
         (lambda folder: (folder / "adapter_model.safetensors").unlink(), "adapter_model.safetensors cannot be read"),
         (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"PK\3\4 pickled"), "cannot be read"),
         (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b""), "cannot be read"),

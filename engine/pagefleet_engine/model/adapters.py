@@ -33,7 +33,9 @@ PRODUCTS = {
 COMPUTED: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, None), "fan_in_fan_out": (False, None),
     "modules_to_save": (None, []), "rank_pattern": (None, {}), "alpha_pattern": (None, {}), "lora_bias": (False, None),
-    "layer_replication": (None,),
+    "layer_replication": (None,), "alora_invocation_tokens": (None, []),
+    # Other ways to begin, such as PiSSA, change the weights that the adapter is for.
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }  # fmt: skip
 MAX_RANK = 512
 
