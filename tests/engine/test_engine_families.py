@@ -13,7 +13,7 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 from support.engine.files import FAMILIES, SIZES, YARN, random_model
-from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from pagefleet_engine.model import rope
@@ -69,6 +69,16 @@ def test_rope_settings_of_older_files_mean_the_same(tmp_path: Path) -> None:
     ours = from_json(tmp_path)
     assert (ours.rope_theta, ours.max_position) == (5000.0, 512)
     assert_rope_equal(ours, LlamaConfig.from_pretrained(tmp_path), 256)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "smollm3", "mixtral", "gpt_oss", "granitemoe"])
+def test_a_config_without_rope_settings_means_the_familys(family: str, tmp_path: Path) -> None:
+    FAMILIES[family].save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    document = json.loads(path.read_text())
+    document.pop("rope_parameters")
+    path.write_text(json.dumps(document))
+    assert from_json(tmp_path).rope_theta == AutoConfig.from_pretrained(tmp_path).rope_parameters["rope_theta"]
 
 
 @pytest.mark.parametrize("family", ["llama, llama3, untied, biases", "mistral", "qwen2", "qwen3, yarn"])

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pagefleet_engine.model.families.family import Document, Experts, Family, Options, Sliding, experts_count, renamed
 
 NAMES = {"block_sparse_moe": "mlp", "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
-CHOSEN = 2  # transformers' default for a config.json without the entry
+CHOSEN, THETA = 2, 1_000_000.0  # transformers' defaults for a config.json without the entries
+
+
+def _config(document: Document) -> Document:
+    theta = {} if document.get("rope_parameters") else {"rope_theta": THETA}
+    return {**theta, **document}
 
 
 def _options(document: Document) -> Options:
@@ -23,4 +28,4 @@ def _sliding(document: Document, layers: int) -> Sliding:
     return window, [window is not None] * layers
 
 
-FAMILY = Family("mixtral", tensor=renamed(NAMES), sliding=_sliding, options=_options)
+FAMILY = Family("mixtral", config=_config, tensor=renamed(NAMES), sliding=_sliding, options=_options)
