@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from support.engine.device_engine import FAMILIES, INTERPRETED, adapter, device_engine, finish, prompts, saved
-from support.engine.reference import ask, assert_greedy, engine, serve
+from support.engine.reference import MostRows, ask, assert_greedy, engine, serve
 
 from pagefleet_engine.core.requests import Pooling
+from pagefleet_engine.runner.common.prompts import LOGIT_ROWS
 from pagefleet_engine.runner.device.steps.memory import first_steps
 
 
@@ -98,6 +99,21 @@ def test_what_the_host_has_a_say_in_is_as_on_the_cpu(tmp_path: Path) -> None:
     assert [one.logprob for one in prompt_logprobs] == pytest.approx(
         [one.logprob for one in expected["scored", 0].prompt_logprobs or ()], abs=1e-4
     )
+
+
+def test_the_logits_of_long_prompts_are_never_in_memory_together(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    lengths = {"a": 90, "b": 120}
+    requests = [ask(name, [3 + 7 * place % 290 for place in range(length)], 3, prompt_logprobs=1)
+                for name, length in lengths.items()]  # fmt: skip
+    expected = serve(engine(uri, kernels="reference"), requests)
+    with MostRows(301) as noted:
+        answers = serve(device_engine(uri), requests)  # type: ignore[arg-type]
+    assert 1 < noted.rows <= LOGIT_ROWS
+    for key, one in expected.items():
+        mine, theirs = answers[key].prompt_logprobs or (), one.prompt_logprobs or ()
+        assert [entry.token for entry in mine] == [entry.token for entry in theirs]
+        assert [entry.logprob for entry in mine] == pytest.approx([entry.logprob for entry in theirs], abs=1e-4)
 
 
 @pytest.mark.parametrize("pooling", list(Pooling))

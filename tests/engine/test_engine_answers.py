@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from support.engine.compiled_operations import EACH_INSTRUCTIONS
-from support.engine.reference import KERNELS, Served, ask, engine, serve, tiny
+from support.engine.reference import KERNELS, MostRows, Served, ask, engine, serve, tiny
 from transformers import GenerationConfig, LlamaForCausalLM
 
 from pagefleet_engine.core.requests import EngineRequest, TokenLogprobs
+from pagefleet_engine.runner.common.prompts import LOGIT_ROWS
 
 ALIKE = 2e-4  # nats: what fp32 sums in another order come to
 PROMPTS = [[3 + (7 * place * one + 31 * one) % 290 for place in range(1 + 13 * one)] for one in range(7)]
@@ -56,6 +57,16 @@ def test_log_probabilities_are_those_of_transformers(changes: dict[str, Any], ke
         assert_logprobs(reference, prompt, answers[str(index), 0], 4)
     if "num_pages" in changes:
         assert served.stats().preemptions > 0
+
+
+def test_a_long_prompts_logits_are_never_in_memory_together(tmp_path: Path) -> None:
+    """Of a vocabulary of 150,000 tokens, those of 2,048 rows would take 1.2 GB, beside a pool that has taken the rest."""
+    uri, reference = tiny(tmp_path)
+    served, prompt = engine(uri, kernels="reference"), [3 + 7 * place % 290 for place in range(200)]
+    with MostRows(300) as noted:
+        answer = serve(served, [ask("a", prompt, 2, logprobs=1, prompt_logprobs=1)])["a", 0]
+    assert 1 < noted.rows <= LOGIT_ROWS
+    assert_logprobs(reference, prompt, answer, 1)
 
 
 def test_prompt_logprobs_need_no_cache_and_come_once_with_several_answers(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from support.engine.compiled_operations import NEEDS_COMPILED
 from support.engine.files import SMOLLM2
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams, TokenLogprobs, TokenOutput
@@ -97,6 +98,25 @@ def ask(
     """Make a request of exactly `most` tokens: no token ends it."""
     params = SamplingParams(most, **{"ignore_eos": True, **sampling})
     return EngineRequest(name, tuple(prompt), params, 0.0, n=n, adapter=adapter)
+
+
+class MostRows(TorchDispatchMode):
+    """Notes the most rows of the matrices of `columns` columns that are made meanwhile."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.columns, self.rows = columns, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if (
+            isinstance(made, torch.Tensor)
+            and made.dim() == 2
+            and made.shape[1] == self.columns
+            and made.is_contiguous()
+        ):
+            self.rows = max(self.rows, made.shape[0])
+        return made
 
 
 @dataclass

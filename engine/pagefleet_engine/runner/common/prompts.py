@@ -11,9 +11,14 @@ from pagefleet_engine.core.requests import EngineRequest, Pooling, TokenLogprobs
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.common.sampling import logprobs
 
+LOGIT_ROWS = 64  # of a prompt at a time: each has a number for every token of the vocabulary
+
 
 class Prompts:
-    """Collects results over the steps that compute a prompt, and adds them to the request's first or only output."""
+    """Collects results over the steps that compute a prompt, and adds them to the request's first or only output.
+
+    `logits` returns [rows, vocab] of at most LOGIT_ROWS last states.
+    """
 
     def __init__(self, logits: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._logits = logits
@@ -52,10 +57,12 @@ class Prompts:
     def _follow(self, work: Work, rows: torch.Tensor, most: int) -> list[TokenLogprobs]:
         """Return the log probabilities of the prompt's tokens after each row; the last row's next token is the answer's."""
         following = work.sequence.request.prompt_token_ids[work.start + 1 : work.start + work.count + 1]
-        if not following:
-            return []
-        tables = self._logits(rows[: len(following)].contiguous()).log_softmax(dim=1)
-        return [logprobs(table, token, most) for table, token in zip(tables, following, strict=True)]
+        found: list[TokenLogprobs] = []
+        for begin in range(0, len(following), LOGIT_ROWS):
+            tokens = following[begin : begin + LOGIT_ROWS]
+            tables = self._logits(rows[begin : begin + len(tokens)].contiguous()).log_softmax(dim=1)
+            found += [logprobs(table, token, most) for table, token in zip(tables, tokens, strict=True)]
+        return found
 
     def complete(self, output: TokenOutput) -> TokenOutput:
         """Return the output with the results that were collected for it."""

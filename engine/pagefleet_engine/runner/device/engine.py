@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -213,10 +214,10 @@ class DeviceEngine:
         if self._journal is not None:
             self._journal.cleared()
         self._flight = None
-        self._prompt_logits: list[torch.Tensor] = []
+        self._prompt_logits: Iterator[torch.Tensor] = iter(())
         grammars = on_demand(self._config.model, self.vocab_size, self.eos_token_ids)
         self._sampler = Sampler(operations(1, "reference"), config.eos_token_ids, grammars)
-        self._prompts = Prompts(lambda hidden: self._prompt_logits.pop(0))
+        self._prompts = Prompts(lambda hidden: next(self._prompt_logits))
         self._seats = self._new_seats()
         self._moves: list[Move] = []  # of pages, before the next step
         self._drafting = self._new_drafting()
@@ -304,8 +305,8 @@ class DeviceEngine:
         return outputs
 
     def _take_prompts(self, work_items: list[Work], landed: StepLogits) -> None:
-        if landed.prompt_logits or any(work.sequence.request.embed for work in work_items):
-            self._prompt_logits = list(landed.prompt_logits)
+        if self._prompts.collects_any(work_items):
+            self._prompt_logits = landed.prompt_logits
             self._prompts.take(work_items, landed.hidden)
 
     def _keep_adapters(self) -> None:

@@ -43,7 +43,8 @@ def work(orders: Orders, rank: Rank) -> None:
                 step = decode(body)
                 changes = rank.changes(step)
                 if step.chosen_by_host:
-                    rank.executor.compute(step, changes)
+                    for _ in rank.executor.compute(step, changes).prompt_logits:
+                        pass  # the ranks compute them together
                 else:
                     rank.executor_of(step).launch(step, changes)
             case Sleep(level):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from pagefleet_engine.model.served import Tap
+from pagefleet_engine.runner.common.prompts import LOGIT_ROWS
 from pagefleet_engine.runner.device.model.model import Changes, DeviceDecoder, Layout, Pool
 from pagefleet_engine.runner.device.steps.preparation import Preparation
 from pagefleet_engine.runner.device.steps.sizes import Shape, graph_size, packed, packed_sizes, padded, verify_shape
@@ -40,14 +41,15 @@ class StepLogits:
     """The result of a step whose tokens the host chooses: last states [n, hidden], and for each
     token that is sampled logits, its row of the state, and the position to come.
 
-    prompt_logits: [tokens, vocab] on the CPU, for each entry of the step's `prompt_rows`.
+    prompt_logits: pieces [at most LOGIT_ROWS, vocab] on the CPU of each entry of the step's `prompt_rows`, computed one by one
+    as they are taken: all of them would have no room beside the pages. Every rank takes all.
     """
 
     hidden: torch.Tensor
     logits: torch.Tensor
     rows: torch.Tensor
     positions: torch.Tensor
-    prompt_logits: tuple[torch.Tensor, ...]
+    prompt_logits: Iterator[torch.Tensor]
 
 
 Graph = Callable[[torch.Tensor], torch.Tensor]
@@ -118,8 +120,10 @@ class Executor:
         hidden = self._states(layout, changes)
         tokens, owners = (state.sent(numbers).long() for numbers in step.sampled)
         logits = self.model.logits(hidden.index_select(0, tokens))
-        prompt_logits = tuple(
-            self.model.logits(hidden[begin : begin + count]).float().cpu() for begin, count in step.prompt_rows.tolist()
+        prompt_logits = (
+            self.model.logits(piece).float().cpu()
+            for begin, count in step.prompt_rows.tolist()
+            for piece in torch.split(hidden[begin : begin + count], LOGIT_ROWS)
         )
         positions = layout.positions.index_select(0, tokens) + 1
         return StepLogits(hidden, logits, rows.index_select(0, owners), positions, prompt_logits)
