@@ -167,6 +167,17 @@ def test_the_ranks_parts_make_the_whole(method: str, kind: type, tmp_path: Path)
     )
 
 
+def test_stored_fp8_becomes_floats_where_a_gpu_cannot_multiply_it(tmp_path: Path) -> None:
+    uri, x = quantised(tmp_path, "fp8 rows"), torch.randn(5, 64)
+    unread = weights.load(source.resolve(uri))[1]
+    reader = Reader(unread, Shard(), CPU, REFERENCE, fp8=False, stored_fp8=False)
+    product = reader.merged("model.layers.0.mlp.", {"gate_proj": 96, "up_proj": 96}, 64, Cut.ROWS)
+    rows = {f"model.layers.0.mlp.{name}_proj.weight": 96 for name in ("gate", "up")}
+    floats = weights.load(source.resolve(uri))[1].take_rows(rows, 64)
+    assert isinstance(product, Dense)
+    torch.testing.assert_close(product(x), x @ floats.t())
+
+
 def test_a_zero_point_of_16_leaves_its_neighbours_alone() -> None:
     """GPTQ's first version stores 15 for it. AWQ's words have no room for it."""
     chosen = torch.Generator().manual_seed(1)

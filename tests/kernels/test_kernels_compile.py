@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.compiled import SHARED, SPILLED, answers
+from support.compiled import LESS_SHARED, SHARED, SPILLED, answers
 from support.engine.kernels_compile_cases import CASES
 
 PROGRAM = Path(__file__).parents[1] / "support/engine/kernels_compile.py"
@@ -47,3 +47,19 @@ def test_loops_load_ahead(compiled: dict[str, Any], name: str) -> None:
 @pytest.mark.parametrize("name", ["rms_norm", "gated", "rope", "page copy", "fp8 quantise row", "decode"])
 def test_loads_are_sixteen_bytes_wide(compiled: dict[str, Any], name: str) -> None:
     assert compiled[name][0]["ld.global.v4"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "names"),
+    [
+        ("80", ("prefill", "awq 64")),
+        ("89", ("decode window", "short prefill", "short prefill 256", "prefill", "prefill fp8", "prefill cap", "awq 64",
+                "grouped gemm", "fp8 1", "fp8 256")),
+    ],
+)  # fmt: skip
+def test_launches_fit_a_gpu_with_less_shared_memory(capability: str, names: tuple[str, ...]) -> None:
+    """Of an A100, an A10 or an L4. An engine whose launch does not fit cannot start."""
+    for name, kernels in answers(PROGRAM, *names, capability=capability).items():
+        assert isinstance(kernels, list) and kernels, kernels
+        for kernel in kernels:
+            assert kernel["shared"] <= LESS_SHARED, (name, kernel)

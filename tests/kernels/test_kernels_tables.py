@@ -12,7 +12,7 @@ import torch
 
 from pagefleet_kernels import tune
 from pagefleet_kernels.launch import plan, tables
-from pagefleet_kernels.launch.tables import DEFAULT, Attention, Gemm
+from pagefleet_kernels.launch.tables import DEFAULT, SMALL, Attention, Gemm
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
@@ -35,9 +35,18 @@ def test_a_gpus_own_table_goes_before_the_defaults(tmp_path: Path) -> None:
     changed = replace(DEFAULT, weight_only={**DEFAULT.weight_only, 16: Gemm(16, 32, 64, 8, 2, 1)})
     (tmp_path / tables.file_name("NVIDIA H200")).write_text(tables.dumped(changed))
     assert tables.file_name("NVIDIA H200") == "nvidia-h200.json"
-    assert tables._of("NVIDIA H200", str(tmp_path)) == changed
-    assert tables._of("NVIDIA Other", str(tmp_path)) == DEFAULT
+    assert tables._of("NVIDIA H200", str(tmp_path), (9, 0)) == changed
+    assert tables._of("NVIDIA Other", str(tmp_path), (9, 0)) == DEFAULT
     assert tables.tables(torch.device("cpu")) is DEFAULT
+
+
+def test_a_gpu_with_less_shared_memory_has_other_defaults(tmp_path: Path) -> None:
+    for capability in ((8, 0), (8, 6), (8, 9), (12, 0)):
+        assert tables._of("NVIDIA L4", str(tmp_path), capability) == SMALL
+    (tmp_path / tables.file_name("NVIDIA L4")).write_text('{"fp8": {}}')
+    assert tables._of("NVIDIA L4", str(tmp_path), (8, 9)).long == SMALL.long
+    for part in ("decode", "short", "long", "weight_only", "fp8"):
+        assert getattr(SMALL, part).keys() == getattr(DEFAULT, part).keys()
 
 
 def test_every_shipped_table_can_be_read() -> None:

@@ -1,6 +1,6 @@
 """Cuts a launch up by its shape, with tables that ship with the package. Nothing is tuned at start-up. Pure functions.
 
-The entries of tables.py are Hopper's: one program fits 227 KiB of a multiprocessor (less on smaller chips).
+The entries of tables.py are Hopper's, where one program may take 227 KiB of a multiprocessor, and smaller ones for other GPUs.
 `bench/kernels_gpu.py` measures the results.
 """
 

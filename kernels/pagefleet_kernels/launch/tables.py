@@ -1,7 +1,7 @@
 """Tables that cut launches up by shape: those that ship with the package, and those that `tune` wrote for one GPU.
 
 A GPU's own table is `tables/<name>.json` beside this file, or in the folder that PAGEFLEET_KERNEL_TABLES names. Missing
-entries come from the defaults. Nothing is tuned when an engine starts.
+entries come from the defaults: Hopper's, or those for GPUs with less shared memory. Nothing is tuned when an engine starts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
@@ -91,6 +91,20 @@ class Tables:
 
 
 DEFAULT = Tables()
+# Every other GPU of today gives a program 99 KiB at least, in place of 227 (CUDA's programming guide, technical specifications by
+# compute capability), and its matrix unit takes q from registers. These entries fit; nobody has measured them.
+LARGE_MEMORY = (9, 10)  # major compute capabilities
+SMALL = Tables(
+    decode={dim: replace(entry, resident=1 if dim == 256 else 2) for dim, entry in _DECODE.items()},
+    short={**{dim: replace(entry, resident=1) for dim, entry in _SHORT.items()}, 256: Attention(64, 32, 8, 2, 1)},
+    long={**_LONG, 128: Attention(128, 32, 8, 5, 1), 256: Attention(64, 32, 8, 2, 1)},
+    fp8={**_FP8, 128: Gemm(128, 128, 64, 8, 4, 1)},
+)
+
+
+def defaults(capability: tuple[int, int]) -> Tables:
+    """Return the tables of a GPU of a compute capability that has none of its own."""
+    return DEFAULT if capability[0] in LARGE_MEMORY else SMALL
 
 
 def dumped(tables: Tables) -> str:
@@ -102,13 +116,13 @@ def dumped(tables: Tables) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def loaded(text: str) -> Tables:
+def loaded(text: str, over: Tables = DEFAULT) -> Tables:
     """Read a GPU's table over the defaults. Raises ValueError for text that is no table."""
     try:
         document = json.loads(text)
         parts = {}
         for part in fields(Tables):
-            given = getattr(DEFAULT, part.name)
+            given = getattr(over, part.name)
             kind = type(next(iter(given.values())))
             own = {int(key): kind(**entry) for key, entry in document.get(part.name, {}).items()}
             parts[part.name] = {**given, **own}
@@ -128,13 +142,15 @@ def tables(device: torch.device | None) -> Tables:
     """Return the tables of a GPU; the defaults for the CPU, where the interpreter runs a GPU's launches."""
     if device is None or device.type != "cuda":
         return DEFAULT
-    return _of(torch.cuda.get_device_name(device), os.environ.get(VARIABLE, ""))
+    gpu, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    return _of(gpu, os.environ.get(VARIABLE, ""), capability)
 
 
 @functools.cache
-def _of(gpu: str, folder: str) -> Tables:
+def _of(gpu: str, folder: str, capability: tuple[int, int]) -> Tables:
+    over = defaults(capability)
     for place in ([Path(folder)] if folder else []) + [SHIPPED]:
         path = place / file_name(gpu)
         if path.is_file():
-            return loaded(path.read_text())
-    return DEFAULT
+            return loaded(path.read_text(), over)
+    return over

@@ -1,12 +1,14 @@
 """Compiles the launches of the kernels' wrappers for an NVIDIA GPU that need not be there.
 
 Run as a program it prints JSON: for each case the PTX of each kernel, in order, shortened to what tests look for. The
-wrappers run on CPU tensors; the launch itself is replaced by Triton's own warm-up, which stops after compiling.
+wrappers run on CPU tensors; the launch itself is replaced by Triton's own warm-up, which stops after compiling. Launches are
+cut up as on a GPU of the compute capability CAPABILITY (a variable of the environment) without a table of its own.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +23,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from pagefleet_kernels.launch.tables import defaults
+from pagefleet_kernels.tune import in_force
+
+CAPABILITY = int(os.environ.get("CAPABILITY", "90"))
 TOOL = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 SIGNS = ("wgmma.mma_async", "mma.sync", "cp.async.wait_group", "ld.global.v4")
 
@@ -29,7 +35,7 @@ class Absent:
     """A driver that has a target and nothing else."""
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", CAPABILITY, 32)
 
     def get_current_device(self) -> int:
         return 0
@@ -62,7 +68,8 @@ def main(cases: Mapping[str, Callable[[], object]]) -> None:
     for name in sys.argv[1:] or cases:
         launches.clear()
         try:
-            cases[name]()
+            with in_force(defaults(divmod(CAPABILITY, 10))):
+                cases[name]()
             answers[name] = list(launches)
         except Exception as error:
             answers[name] = repr(error)[-2000:]

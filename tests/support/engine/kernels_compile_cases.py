@@ -89,6 +89,8 @@ CASES: dict[str, Callable[[], object]] = {
     "prefill fp32 256": partial(attention, 512, 16, 256, FP32, FP32, splits=1),
     "prefill 256": partial(attention, 512, 16, 256, splits=1),
     "mixed": partial(attention, 8, 16, 64),
+    "short prefill": partial(attention, 8, 16, 128, splits=1),
+    "short prefill 256": partial(attention, 8, 16, 256, splits=1),
     "rms_norm": lambda: rms_norm_triton(torch.zeros(4, 4096, dtype=BF16), torch.zeros(4096, dtype=BF16), 1e-5),
     "gated": lambda: gated_triton(torch.zeros(4, 8192, dtype=BF16)),
     "gated gelu": lambda: gated_triton(torch.zeros(4, 8192, dtype=BF16), "gelu_tanh"),

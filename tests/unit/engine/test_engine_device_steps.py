@@ -17,6 +17,7 @@ from pagefleet_engine.core.work import Work
 from pagefleet_engine.main import configure
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.device.model.upload import Upload
+from pagefleet_engine.runner.device.ranks.rank import check_gpu
 from pagefleet_engine.runner.device.ranks.wire import decode, encode
 from pagefleet_engine.runner.device.steps import memory
 from pagefleet_engine.runner.device.steps.seats import Seats
@@ -289,6 +290,23 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
     with pytest.raises(ModelError, match="torch sees no GPU") as raised:
         start(EngineConfig("file:///m", device="cuda"))
     assert raised.value.field == "spec.resources.accelerator"
+
+
+@pytest.mark.parametrize(
+    ("capability", "field", "changes"),
+    [
+        ((7, 5), "spec.resources.accelerator", {}),
+        ((8, 0), "spec.model.quantization", {"quantization": "fp8"}),
+        ((8, 6), "spec.engine.kvCache.dtype", {"kv_cache_dtype": "fp8"}),
+    ],
+)
+def test_what_a_gpu_is_too_old_for_is_named(capability: tuple[int, int], field: str, changes: dict[str, str]) -> None:
+    config = EngineConfig("file:///m", **changes)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="the GPU's compute capability is {}.{};".format(*capability)) as raised:
+        check_gpu(capability, config)
+    assert raised.value.field == field
+    check_gpu((8, 9), config)
+    check_gpu((8, 0), EngineConfig("file:///m"))
 
 
 def test_auto_is_the_cpu_where_torch_has_no_cuda() -> None:

@@ -29,10 +29,16 @@ class Cut(IntEnum):
 
 
 class Reader:
-    """Raises ModelError for tensors that are missing, of a wrong shape, or that the ranks cannot share."""
+    """fp8: floats are rounded to FP8. stored_fp8: the device multiplies FP8; elsewhere stored FP8 becomes floats.
 
-    def __init__(self, weights: Weights, shard: Shard, device: torch.device, kernels: Kernels, fp8: bool) -> None:
-        self._weights, self._shard, self._device, self._kernels, self._fp8 = weights, shard, device, kernels, fp8
+    Raises ModelError for tensors that are missing, of a wrong shape, or that the ranks cannot share.
+    """
+
+    def __init__(
+        self, weights: Weights, shard: Shard, device: torch.device, kernels: Kernels, fp8: bool, stored_fp8: bool = True
+    ) -> None:
+        self._weights, self._shard, self._device, self._kernels = weights, shard, device, kernels
+        self._fp8, self._takes_fp8 = fp8, stored_fp8
         self._upload = Upload(device)
         self.dtype = torch.float32
 
@@ -87,7 +93,7 @@ class Reader:
         awqs = [part.awq() if isinstance(part, Integers) else part for part in packed]
         if all(isinstance(part, Awq) for part in awqs):
             return self._awq([part for part in awqs if isinstance(part, Awq)], prefix, cut, bias)
-        if all(isinstance(part, dequantise.Fp8) and part.block is None for part in packed):
+        if self._takes_fp8 and all(isinstance(part, dequantise.Fp8) and part.block is None for part in packed):
             return self._stored_fp8([part for part in packed if isinstance(part, dequantise.Fp8)], cut, bias)
         weight = self._dense(prefix, parts, columns, cut, packed)
         if not self._fp8:
@@ -98,7 +104,7 @@ class Reader:
     def _dense(
         self, prefix: str, parts: Mapping[str, int], columns: int, cut: Cut, packed: list[dequantise.Packed | None]
     ) -> torch.Tensor:
-        """[rows, columns] of this rank. Parts that no kernel takes (FP8 in blocks) are floats from here on."""
+        """[rows, columns] of this rank. Parts that no kernel takes (such as FP8 in blocks) are floats from here on."""
         size = self._shard.size
         rows = sum(parts.values()) // (size if cut is Cut.ROWS else 1)
         wide = columns // size if cut is Cut.COLUMNS else columns

@@ -43,6 +43,7 @@ from pagefleet_kernels.kernels import REFERENCE, kernels
 from pagefleet_kernels.launch.plan import MAX_HEAD_DIM
 
 QUANTIZATIONS = ("none", "fp8", "awq")
+CAPABILITY, FP8_CAPABILITY = (8, 0), (8, 9)  # the least compute capabilities for bfloat16 (Ampere) and for FP8 (Ada)
 
 
 class Rank:
@@ -50,6 +51,10 @@ class Rank:
 
     def __init__(self, config: EngineConfig, device: torch.device, shard: Shard) -> None:
         self.config, self.device, self.shard = config, device, shard
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        if capability is not None and config.kernels != "reference":
+            check_gpu(capability, config)
+        self._multiplies_fp8 = capability is None or capability >= FP8_CAPABILITY
         try:
             self.kernels = REFERENCE if config.kernels == "reference" else kernels(device)
         except ValueError as error:
@@ -190,7 +195,10 @@ class Rank:
         dtype = None
         if model_source.format is Format.GGUF:  # its blocks are floats of no dtype
             dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        reader = Reader(unread, self.shard, self.device, self.kernels, fp8=self.config.quantization == "fp8")
+        reader = Reader(
+            unread, self.shard, self.device, self.kernels, fp8=self.config.quantization == "fp8",
+            stored_fp8=self._multiplies_fp8,
+        )  # fmt: skip
         return DeviceDecoder(config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype)
 
     def _make(self, model: DeviceDecoder) -> None:
@@ -249,6 +257,19 @@ class Rank:
         """Return an executor of a model; with a head, one whose steps keep the states that the head reads."""
         tap = None if head is None or states is None else partial(Capture, head, states)
         return Executor(model, pool, prepare, self.kernels, self.max_model_len, tap)
+
+
+def check_gpu(capability: tuple[int, int], config: EngineConfig) -> None:
+    """Raises ModelError for what the kernels cannot compute on a GPU of this compute capability."""
+    has = "the GPU's compute capability is {}.{}".format(*capability)
+    if capability < CAPABILITY:
+        raise ModelError("spec.resources.accelerator", f"{has}; at least {CAPABILITY[0]}.{CAPABILITY[1]} is supported")
+    if capability < FP8_CAPABILITY:
+        needed = f"{has}; fp8 needs {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]}"
+        if config.quantization == "fp8":
+            raise ModelError("spec.model.quantization", needed)
+        if config.kv_cache_dtype == "fp8":
+            raise ModelError("spec.engine.kvCache.dtype", needed)
 
 
 def check_heads(model: ModelConfig, field: str) -> None:
