@@ -96,6 +96,10 @@ FAMILIES: dict[str, PreTrainedConfig] = {
         **SIZES, head_dim=32, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=48, norm_topk_prob=True,
         decoder_sparse_step=2,
     ),
+    "qwen3_moe, sliding": Qwen3MoeConfig(
+        **SIZES, head_dim=32, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=48, norm_topk_prob=True,
+        use_sliding_window=True, sliding_window=16,
+    ),
     "granitemoe": GraniteMoeConfig(
         **SIZES, num_local_experts=5, num_experts_per_tok=2, residual_multiplier=0.4, attention_multiplier=0.1
     ),

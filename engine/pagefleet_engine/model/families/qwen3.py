@@ -1,9 +1,10 @@
-"""Qwen3 (Yang et al., 2025): RMSNorm over each head of q and k; windows as Qwen2 has them; and its models of experts."""
+"""Qwen3 (Yang et al., 2025): RMSNorm over each head of q and k; windows as Qwen2 has them; and its models of experts, of which
+a window slides in every layer."""
 
 from __future__ import annotations
 
 from pagefleet_engine.model.families import qwen2
-from pagefleet_engine.model.families.family import Document, Experts, Family, Options, experts_count
+from pagefleet_engine.model.families.family import Document, Experts, Family, Options, Sliding, experts_count
 
 HEAD_DIM = 128  # transformers' default for a config.json without the entry
 
@@ -18,5 +19,9 @@ def _sparse_options(document: Document) -> Options:
     )  # fmt: skip
 
 
-SPARSE = Family("qwen3_moe", head_dim=HEAD_DIM, qk_norm=True, sliding=qwen2.sliding, options=_sparse_options)
+def _sparse_sliding(document: Document, layers: int) -> Sliding:
+    return qwen2.sliding({**document, "max_window_layers": 0}, layers)
+
+
+SPARSE = Family("qwen3_moe", head_dim=HEAD_DIM, qk_norm=True, sliding=_sparse_sliding, options=_sparse_options)
 FAMILY = Family("qwen3", gguf="qwen3", head_dim=HEAD_DIM, qk_norm=True, sliding=qwen2.sliding)
