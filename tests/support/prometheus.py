@@ -15,7 +15,9 @@ import yaml
 from aiohttp import web
 
 from pagefleet_local.assets import debian
+from pagefleet_local.fleet.kubectl import until
 
+READY_SECONDS = 60
 Text = Callable[[], bytes]
 Asked = Callable[[str], Awaitable[list[dict[str, Any]]]]
 
@@ -40,7 +42,7 @@ async def served(text: Text) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def prometheus(folder: Path, configuration: dict[str, Any]) -> AsyncIterator[Asked]:
-    """Run a Prometheus, and yield a function that queries it."""
+    """Run a Prometheus, and yield a function that queries it once it is ready."""
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -53,6 +55,13 @@ async def prometheus(folder: Path, configuration: dict[str, Any]) -> AsyncIterat
         try:
             async with aiohttp.ClientSession() as session:
 
+                async def ready() -> bool:
+                    try:
+                        async with session.get(f"http://{address}/-/ready") as response:
+                            return response.status == 200
+                    except aiohttp.ClientConnectionError:
+                        return False
+
                 async def asked(query: str) -> list[dict[str, Any]]:
                     async with session.get(f"http://{address}/api/v1/query", params={"query": query}) as response:
                         answer = json.loads(await response.text())
@@ -60,6 +69,7 @@ async def prometheus(folder: Path, configuration: dict[str, Any]) -> AsyncIterat
                     series: list[dict[str, Any]] = answer["data"]["result"]
                     return series
 
+                await until(ready, timeout=READY_SECONDS, what="Prometheus is ready")
                 yield asked
         finally:
             process.kill()
