@@ -81,13 +81,13 @@ def test_it_is_not_known_how_many_a_canary_needs_when_nothing_fits_or_the_stable
 
 
 def test_a_step_s_sentence_names_the_requests_needed_and_those_that_its_hold_gives() -> None:
-    """100 requests in 12 seconds, of which the canary gets 24 %: two a second. The hits' variance counts twice."""
+    """100 requests in the 10 seconds that count them, of which the canary gets 24 %: 2.4 a second. The hits' variance counts twice."""
     pieces = [piece("s", 0.0, SPREAD_OUT), *(arrivals("s", start, 20) for start in (10.0, 2.0, 4.0, 6.0, 8.0))]
-    text = "a canary as good as s needs about 65 requests to pass on ttft p75, about 32 s"
+    text = "a canary as good as s needs about 65 requests to pass on ttft p75, about 27 s"
     assert forecast(pieces, "s", ENTRY, 24, None) == text
-    assert forecast(pieces, "s", ENTRY, 24, 300.0) == f"{text}; the step's hold of 5 minutes gives it about 600"
+    assert forecast(pieces, "s", ENTRY, 24, 300.0) == f"{text}; the step's hold of 5 minutes gives it about 720"
     more = forecast(pieces, "s", replace(ENTRY, min_requests=1800), 24, None)
-    assert more is not None and more.endswith("needs about 1,800 requests to pass on ttft p75, about 15 minutes")
+    assert more is not None and more.endswith("needs about 1,800 requests to pass on ttft p75, about 12 minutes")
 
 
 def test_only_possible_slices_of_the_stable_s_last_minutes_are_in_the_sentence() -> None:

@@ -151,6 +151,13 @@ def not_ahead(stored: Iterable[FailureRecord], now: float) -> tuple[FailureRecor
     )
 
 
+def until_now(periods: Mapping[int, FailureCounts], now: float) -> Mapping[int, FailureCounts]:
+    """The periods that have begun. After the clock was set back, those of a time that is still to come would count again and again."""
+    present = math.floor(now / PERIOD_SECONDS)
+    ahead = max(periods, default=present) > present
+    return {number: one for number, one in periods.items() if number <= present} if ahead else periods
+
+
 @dataclass(frozen=True)
 class Subject:
     """The requests that the evidence is about: as in `FailureRecord`. `odds` are the alternatives of the absolute part.

@@ -23,7 +23,7 @@ from pagefleet_operator.domain.analysis import (
 from pagefleet_operator.domain.analysis.accumulate import Accumulator, Scope, SignalTest, accumulate
 from pagefleet_operator.domain.analysis.adjusted import memory
 from pagefleet_operator.domain.analysis.adjusted.accumulated import AdjustedScope
-from pagefleet_operator.domain.analysis.failures import Bound, Subject
+from pagefleet_operator.domain.analysis.failures import Bound, FailureCounts, Subject
 from pagefleet_operator.domain.analysis.verdict import Verdict, no_measurement, with_source, worst_of
 from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
@@ -196,7 +196,7 @@ class _Requests:
         name = sources.name_of(source)
         if name not in self._slices:
             return self._silent("errors", source)
-        periods, level = sums[name].periods, self._level(errors.CONFIDENCE)
+        periods, level = self._begun(sums[name].periods), self._level(errors.CONFIDENCE)
         subject = self._subject(ERRORS, name, max_rate)
         return with_source(errors.judge(self._comparison.failures, subject, periods, level), source)
 
@@ -204,7 +204,7 @@ class _Requests:
         """The verdict on the requests that another service answered, which only the gateways know."""
         if sources.GATEWAY not in self._slices:
             return self._silent(errors.FALLBACKS, Source.GATEWAY)
-        periods, level = sums[sources.GATEWAY].periods, self._level(errors.CONFIDENCE)
+        periods, level = self._begun(sums[sources.GATEWAY].periods), self._level(errors.CONFIDENCE)
         subject = self._subject(errors.FALLBACKS, sources.GATEWAY, max_rate)
         verdict = errors.judge_fallbacks(self._comparison.failures, subject, periods, level)
         return with_source(verdict, Source.GATEWAY)
@@ -228,9 +228,12 @@ class _Requests:
         slow, entry = sums[test.name].slow[test.bound], test.guard
         subject = self._subject(f"{test.bound.signal} {test.bound.seconds:g}", test.name, 1 - entry.quantile)
         subject = replace(subject, odds=limits.BOUND_ODDS)
-        evidence = failures.gather(self._comparison.failures, subject, slow.periods)
+        evidence = failures.gather(self._comparison.failures, subject, self._begun(slow.periods))
         level = self._level(entry.confidence)
         return with_source(limits.judge_bound(entry, evidence, slow.blind, level), test.source)
+
+    def _begun(self, periods: Mapping[int, FailureCounts]) -> Mapping[int, FailureCounts]:
+        return failures.until_now(periods, self._comparison.now)
 
     def _level(self, confidence: float) -> float:
         """The error level of one signal. Those of all signals add up to what the confidence leaves."""

@@ -285,8 +285,6 @@ class Observation:
     status: Status
     revisions: Mapping[str, RevisionReading] = field(default_factory=dict)
     slices: tuple[Slice, ...] | None = None
-    # Requests in the gateways' slices that are retained no longer, by revision and the start of their minute.
-    earlier: Mapping[str, Mapping[float, int]] = field(default_factory=dict)
     gateway_api: GatewayApiReading | None = None  # None: not needed, or it cannot be read now
     fallbacks: tuple[FallbackReading, ...] = ()  # the chain, from the service's own fallback on
     model_name: NameReading = field(default_factory=NameReading)
@@ -310,3 +308,5 @@ class Observation:
     announced_records: int = (
         0  # the records that were exported with the InferenceService (annotation pagefleet.io/records)
     )
+    # Requests in the gateways' slices that are retained no longer, by revision and the start of their minute.
+    earlier: Mapping[str, Mapping[float, int]] = field(default_factory=dict)
