@@ -10,3 +10,10 @@ MAX_HOLD_SECONDS = 300
 IDLE_HOLD_SECONDS = 60  # by default, with scaling.idleToZero or mode external; others' requests do not wait
 DEFAULT_HELD_REQUESTS, DEFAULT_HELD_BYTES = 256, 64 * 1024 * 1024
 MAX_HELD_REQUESTS, MAX_HELD_BYTES = 4096, 256 * 1024 * 1024
+
+
+def hold_seconds(timeout: float | None, *, may_sleep: bool) -> float:
+    """Return for how long a request waits for an engine pod: for `traffic.queue.timeout`, and without it only where a service may have no
+    replica by intention. In mode external another controller takes it there, and starts a replica when it sees a request that waits."""
+    usual = IDLE_HOLD_SECONDS if may_sleep else 0.0
+    return min(usual if timeout is None else timeout, MAX_HOLD_SECONDS)

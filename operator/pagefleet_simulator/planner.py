@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pagefleet_contract.slo import Objective as Promise
-from pagefleet_contract.traffic import IDLE_HOLD_SECONDS, MAX_HOLD_SECONDS
+from pagefleet_contract.traffic import hold_seconds
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.calibrate import calibrate
@@ -108,8 +108,8 @@ def priorities(spec: Spec) -> tuple[str, ...]:
 def holding(spec: Spec) -> tuple[float, int]:
     """For how many seconds gateways hold a request while no replica is ready, and how many requests they hold."""
     queue = spec.traffic.queue
-    usual = IDLE_HOLD_SECONDS if spec.scaling.idle_to_zero is not None or spec.scaling.external else 0.0
-    return min(usual if queue.timeout is None else queue.timeout, MAX_HOLD_SECONDS), queue.max_requests
+    may_sleep = spec.scaling.idle_to_zero is not None or spec.scaling.external
+    return hold_seconds(queue.timeout, may_sleep=may_sleep), queue.max_requests
 
 
 def bounds_of(scaling: Scaling) -> Bounds:

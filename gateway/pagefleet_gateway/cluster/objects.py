@@ -21,9 +21,9 @@ from pagefleet_contract.traffic import (
     DEFAULT_HELD_BYTES,
     DEFAULT_HELD_REQUESTS,
     DEFAULT_RETRIES,
-    IDLE_HOLD_SECONDS,
     MAX_HOLD_SECONDS,
     MAX_RETRIES,
+    hold_seconds,
 )
 from pagefleet_gateway.cluster.engines import engine_from, own_engine
 from pagefleet_gateway.cluster.service import QueueBounds, RateLimit, Service
@@ -95,13 +95,8 @@ def _mirror(raw: Mapping[str, object]) -> tuple[str, float]:
 
 
 def _hold_seconds(spec: Mapping[str, object]) -> float:
-    """Return `traffic.queue.timeout`. Without it only a service that may scale to zero holds requests: in mode external another controller
-    may take it there, and starts a replica only when it sees a request that waits."""
-    timeout = duration(_text(map_of(map_of(spec, "traffic"), "queue"), "timeout"))
-    if timeout is None:
-        scaling = map_of(spec, "scaling")
-        timeout = IDLE_HOLD_SECONDS if "idleToZero" in scaling or scaling.get("mode") == "external" else 0.0
-    return min(timeout, MAX_HOLD_SECONDS)
+    timeout, scaling = duration(_text(map_of(map_of(spec, "traffic"), "queue"), "timeout")), map_of(spec, "scaling")
+    return hold_seconds(timeout, may_sleep="idleToZero" in scaling or scaling.get("mode") == "external")
 
 
 def _queue_bounds(raw: Mapping[str, object]) -> QueueBounds:

@@ -188,7 +188,7 @@ def _monitors() -> list[When]:
 
 
 def _believed(spec: Document) -> None:
-    """Name the release's namespace where the system's own pods are told from those of tenants."""
+    """Write the release's namespace into the scrape rules that believe only the system's own pods."""
     if "matchNames" in spec["namespaceSelector"]:
         spec["namespaceSelector"]["matchNames"] = [NAMESPACE]
     for endpoint in spec["podMetricsEndpoints"]:

@@ -94,6 +94,16 @@ def test_the_ceiling_goes_by_what_a_replica_of_each_revision_costs() -> None:
         assert service.replicas() == {service.status.stable: serving, service.status.canary: tried}
 
 
+def test_a_price_next_to_nothing_ends_no_decision() -> None:
+    """It pays for infinitely many replicas of the stable revision and of a canary."""
+    service = Service(scaling={"min": 2, "max": 3}, cost={"perAcceleratorHour": 1e-320, "ceilingPerHour": 1e9})
+    service.run(5)
+    assert sum(service.replicas().values()) == 2
+    service.spec["engine"] = {**service.spec["engine"], "args": ["--max-num-seqs=4"]}
+    service.run(5)
+    assert service.status.canary in service.replicas()
+
+
 def test_bursts_at_the_maximum_are_one_shortage() -> None:
     """The condition stays between bursts, so that an alert can wait for it, and goes with the last one."""
     service = Service(scaling={"min": 1, "max": 1})

@@ -119,14 +119,12 @@ def _affordable(
     """
     cost, spares = turn.spec.cost, turn.spec.scaling.spares
     own = _pods(turn, revision)
-    each, ceiling = cost.of_replica(own), cost.ceiling_per_hour
-    if not each or ceiling is None:
-        return None
     if not count:
-        return int(ceiling / each + 1e-9) - spares - own.prefill_replicas
+        paid = cost.affords(own)
+        return None if paid is None else paid - spares - own.prefill_replicas
     serving = _pods(turn, stable)
-    spent = (count + spares + serving.prefill_replicas) * (cost.of_replica(serving) or 0.0)
-    return count + int(max(0.0, ceiling - spent) / each + 1e-9)
+    left = cost.affords(own, spent=(count + spares + serving.prefill_replicas) * (cost.of_replica(serving) or 0.0))
+    return None if left is None else count + left
 
 
 def _canary_bounds(scaling: Scaling, share: int, beside: int) -> Scaling:

@@ -52,7 +52,6 @@ class Spec:
 
 
 MAX_REMEMBERED = 4096
-MANY = 1e6  # replicas, more than any spec can ask for: a price next to nothing allows infinitely many
 
 
 def parse(raw: object) -> Spec | SpecErrors:
@@ -79,9 +78,8 @@ def _parse(raw: object) -> Spec | SpecErrors:
     if errors:
         return SpecErrors(tuple(errors))
     pods, price, sized = revision_spec(filled), cost(filled.get("cost", {})), scaling(filled["scaling"])
-    each, ceiling = price.of_replica(pods), price.ceiling_per_hour
-    beside = sized.spares + pods.prefill_replicas
-    affordable = int(min(ceiling / each, MANY) + 1e-9) - beside if each and ceiling is not None else None
+    paid = price.affords(pods)
+    affordable = None if paid is None else paid - sized.spares - pods.prefill_replicas
     promised = slo(filled.get("slo", {}))
     return Spec(
         raw=filled,
@@ -91,6 +89,6 @@ def _parse(raw: object) -> Spec | SpecErrors:
         traffic=traffic(filled["traffic"]),
         cost=price,
         slo=promised,
-        replica_cost=each,
+        replica_cost=price.of_replica(pods),
         capacity_plan=capacity_plan(filled.get("capacityPlan")),
     )

@@ -41,6 +41,7 @@ COST = record(
         "budget": BUDGET,
     },
 )
+MANY = 1e6  # replicas, more than any spec can ask for: a price next to nothing pays for infinitely many
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,14 @@ class Cost:
         """Return the cost of one replica, all its pods, for an hour; None when the price is not known."""
         price = self.per_accelerator_hour
         return None if price is None else float(price) * max(1, pods.accelerators) * pods.nodes
+
+    def affords(self, pods: RevisionSpec, spent: float = 0.0) -> int | None:
+        """Return how many replicas, warm spares and prefill pods among them, the ceiling pays for beside what is `spent` an hour; None
+        without a ceiling or a price."""
+        each, ceiling = self.of_replica(pods), self.ceiling_per_hour
+        if not each or ceiling is None:
+            return None
+        return int(min(max(0.0, ceiling - spent) / each, MANY) + 1e-9)
 
 
 def cost(raw: Mapping[str, Any]) -> Cost:
