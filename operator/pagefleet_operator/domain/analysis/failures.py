@@ -243,7 +243,7 @@ def _fresh(subject: Subject, alternatives: int) -> FailureRecord:
 
 
 def _add(record: FailureRecord, number: int, period: FailureCounts, subject: Subject) -> FailureRecord:
-    stable, canary = max(period.stable, period.stable_arrived), max(period.canary, period.canary_arrived)
+    stable, canary = _requests(period.stable, period.stable_arrived), _requests(period.canary, period.canary_arrived)
     passed = number + 1 - record.until
     near = _forgetting(record.near, math.exp(-passed / NEAR_PERIODS), (period.stable_failed, stable))
     lost, far = min(passed / FAR_PERIODS, stable / FAR_REQUESTS), record.far
@@ -279,7 +279,18 @@ def _add(record: FailureRecord, number: int, period: FailureCounts, subject: Sub
     )  # fmt: skip
 
 
-def _forgetting(sums: tuple[float, ...], factor: float, counts: tuple[int, int]) -> tuple[float, ...]:
+def _requests(ended: int, arrived: int) -> float:
+    """The requests that could fail in a period: half of each counts when it comes, and half when it ends.
+
+    A failure may come at once or at the end, so either alone would be too few for one kind of failure, when requests come in
+    waves. The larger of both would be too many always, since they differ by chance. No period counts for less than half of
+    the larger, and failures at twice the accepted share are no evidence for an alternative of four times. An engine's
+    metrics do not tell when requests came.
+    """
+    return (ended + arrived) / 2 if arrived else float(ended)
+
+
+def _forgetting(sums: tuple[float, ...], factor: float, counts: tuple[float, float]) -> tuple[float, ...]:
     return tuple([factor * old + new for old, new in zip(sums, counts, strict=True)])
 
 
@@ -299,7 +310,7 @@ def _likely(far: tuple[float, ...], limit: float) -> float:
     return (failed + 1) / (requests + 1 / max(limit, MIN_SHARE))
 
 
-def _relative(period: FailureCounts, stable: int, canary: float, ceiling: float) -> tuple[float, ...]:
+def _relative(period: FailureCounts, stable: float, canary: float, ceiling: float) -> tuple[float, ...]:
     share, hits = canary / (canary + stable), period.canary_failed + period.stable_failed
     return tuple(
         min(ceiling, period.canary_failed * math.log(odds) - hits * math.log(1 - share + odds * share))
