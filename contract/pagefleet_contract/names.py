@@ -42,6 +42,9 @@ RECORDS_ANNOTATION = "pagefleet.io/records"  # on an exported InferenceService: 
 SYSTEM_NAMESPACE = "pagefleet-system"
 OPERATOR, GATEWAY, ENGINE = "pagefleet-operator", "pagefleet-gateway", "pagefleet-engine"
 ENGINE_CONTAINER = "engine"  # in an engine pod
+# Where an engine pod names the Secret of its API key: the volume with it in a pod of our engine, whose only item is the key's name, and the
+# variable from it in pods of other engines.
+API_KEYS_VOLUME, API_KEY_VARIABLES = "api-keys", ("PAGEFLEET_API_KEY", "VLLM_API_KEY", "API_KEY")
 WORKER, LOAD_TEST, PREFILL = "pagefleet-engine-worker", "pagefleet-load-test", "pagefleet-engine-prefill"
 
 ENGINE_PORT = 8000

@@ -260,7 +260,7 @@ FLAGS: tuple[Flag, ...] = (
         metavar="BYTES",
     ),
     # The server.
-    Flag("--host", default="127.0.0.1"),
+    Flag("--host", "where to listen; 0.0.0.0 for every IPv4 address, :: for IPv6 too", default="127.0.0.1"),
     Flag("--port", None, port, ENGINE_PORT),
     Flag("--api-key-file", f"one key a line; besides those of {VARIABLE}", Path, metavar="FILE"),
     Flag("--max-prompt-tokens", None, positive),

@@ -25,9 +25,10 @@ from pagefleet_batches.storage import disk
 from pagefleet_batches.storage.batches import Batches
 from pagefleet_batches.storage.files import Files
 from pagefleet_batches.web import Api
+from pagefleet_contract.addresses import listening_socket
 from pagefleet_gateway.limits.api_keys import KeyFileError
 from pagefleet_gateway.log_writer import JSONLines
-from pagefleet_gateway.settings import SettingError, listening_socket
+from pagefleet_gateway.settings import SettingError
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagefleet_contract.addresses import EVERY_IPV4, every_address
 from pagefleet_contract.names import GATEWAY, GATEWAY_INTERNAL_PORT, GATEWAY_PORT
-from pagefleet_gateway.settings import MIB, SettingError, default_address
+from pagefleet_gateway.settings import MIB, SettingError
 
 DAY = 24 * 3600
 
@@ -19,7 +20,7 @@ class Settings:
     folder: Path
     gateway_url: str = f"http://{GATEWAY}"
     gateway_ca: Path | None = None  # the authorities of the gateway's certificate, for https://; None: the system's
-    address: str = "0.0.0.0"
+    address: str = EVERY_IPV4
     port: int = GATEWAY_PORT
     internal_port: int = GATEWAY_INTERNAL_PORT  # /healthz, /readyz, /metrics
     api_keys_file: Path | None = None  # the gateway's; one that is not there means none, where the gateway demands none
@@ -57,7 +58,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         folder=folder,
         gateway_url=url,
         gateway_ca=path("PAGEFLEET_BATCHES_GATEWAY_CA_FILE"),
-        address=environment.get("PAGEFLEET_BATCHES_ADDRESS") or default_address(),
+        address=environment.get("PAGEFLEET_BATCHES_ADDRESS") or every_address(),
         port=number("PORT", GATEWAY_PORT, 0, 65535),
         internal_port=number("INTERNAL_PORT", GATEWAY_INTERNAL_PORT, 0, 65535),
         api_keys_file=path("PAGEFLEET_GATEWAY_API_KEYS_FILE"),

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 
 from aiohttp import web
 
+from pagefleet_contract.addresses import listening_socket
 from pagefleet_contract.headers import is_background
 from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.cluster.readings import Readings
@@ -43,7 +44,7 @@ from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.picking.refusals import NO_IDLE_CAPACITY
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.proxy import GatewayError, Proxy
-from pagefleet_gateway.settings import Settings, listening_socket
+from pagefleet_gateway.settings import Settings
 from pagefleet_gateway.sharing.loads import Loads
 from pagefleet_gateway.sharing.members import Members
 from pagefleet_gateway.sharing.news import Newsroom

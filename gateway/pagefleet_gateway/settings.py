@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pagefleet_contract.addresses import every_address
 from pagefleet_contract.names import GATEWAY, GATEWAY_INTERNAL_PORT, GATEWAY_PORT
 from pagefleet_contract.quantity import seconds
 from pagefleet_contract.traffic import DEFAULT_TIMEOUT
@@ -19,22 +19,6 @@ from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector_f
 SETTLE_SECONDS, DRAIN_SECONDS, STOP_SECONDS, SPARE_SECONDS = 3, int(seconds(DEFAULT_TIMEOUT)), 5, 7
 MAX_DRAIN_SECONDS = 24 * 3600  # the longest `spec.traffic.timeout`
 MIB = 1024 * 1024
-
-
-def default_address() -> str:
-    """Return the address that means every address of the pod: of both families where the pod has both."""
-    try:
-        with socket.create_server(("::", 0), family=socket.AF_INET6):
-            return "::"
-    except OSError:
-        return "0.0.0.0"
-
-
-def listening_socket(address: str, port: int) -> socket.socket:
-    """Listen on an address. `::` takes IPv4 too."""
-    if ":" not in address:
-        return socket.create_server((address, port), backlog=128)
-    return socket.create_server((address, port), family=socket.AF_INET6, backlog=128, dualstack_ipv6=address == "::")
 
 
 class SettingError(ValueError):
@@ -53,7 +37,7 @@ class Settings:
     picker_client_ca: Path | None = None  # the authorities of gateways' certificates; None: a client needs none
     picker_exchanges: int = 4096  # requests of other gateways that are open at the same time
     workers: int = field(default_factory=default_workers)  # Envoy's worker threads
-    address: str = field(default_factory=default_address)
+    address: str = field(default_factory=every_address)
     pod_name: str = GATEWAY
     pod_namespace: str = ""  # this pod's; the other gateway pods are found there. "": quotas are this pod's alone
     kubeconfig: Path | None = None  # None: the pod's service account
@@ -101,7 +85,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         picker_client_ca=_client_ca(environment),
         picker_exchanges=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_EXCHANGES", 4096, 1, 65536),
         workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", default_workers(), 1, 64),
-        address=environment.get("PAGEFLEET_GATEWAY_ADDRESS") or default_address(),
+        address=environment.get("PAGEFLEET_GATEWAY_ADDRESS") or every_address(),
         pod_name=environment.get("POD_NAME", GATEWAY),
         pod_namespace=environment.get("POD_NAMESPACE", ""),
         namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),

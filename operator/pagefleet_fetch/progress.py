@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from pagefleet_contract.addresses import every_address, listening_socket
 from pagefleet_contract.engine_metrics import METRICS_PATH
 from pagefleet_contract.model_fetch import BYTES, BYTES_PER_SECOND, FETCHED_BYTES
 
@@ -71,7 +72,10 @@ def serve(meter: Meter, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:
             """Requests are no news."""
 
-    server = ThreadingHTTPServer(("", port), Page)
+    server = ThreadingHTTPServer(("", port), Page, bind_and_activate=False)
+    server.socket.close()  # of IPv4
+    server.socket = listening_socket(every_address(), port)
+    server.server_address = server.socket.getsockname()
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     threading.Thread(target=_tick, args=(meter,), daemon=True).start()

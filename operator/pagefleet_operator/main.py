@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from pagefleet_contract.addresses import EVERY, EVERY_IPV4
 from pagefleet_contract.names import KIND, OPERATOR, OPERATOR_PORT, SYSTEM_NAMESPACE
 from pagefleet_operator import collector
 from pagefleet_operator.alerts.intake import ConflictError, Intake
@@ -190,6 +191,8 @@ def _sources(session: aiohttp.ClientSession) -> Sources:
         prometheus_windows=PrometheusWindows(prometheus),
         gates=PrometheusGates(prometheus),
         image=os.environ.get("PAGEFLEET_OPERATOR_IMAGE", f"docker.io/pagefleet/operator:{version('pagefleet')}"),
+        # Pods have addresses of the family that the operator's own pod has first.
+        engine_address=EVERY if ":" in os.environ.get("POD_IP", "") else EVERY_IPV4,
         policy=policy.from_environment(os.environ),
     )
 

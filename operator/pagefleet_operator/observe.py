@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from pagefleet_contract.addresses import EVERY_IPV4
 from pagefleet_contract.engine_metrics import engine_of
 from pagefleet_contract.model_name import served_name
 from pagefleet_contract.names import ACTION_ANNOTATION, GATEWAY, KIND, NAME_LABEL, REVISION_LABEL
@@ -61,8 +62,8 @@ MAX_OWN_PICKERS = 16  # of a namespace: more replicas of a picker are not read
 
 @dataclass(frozen=True)
 class Sources:
-    """The readers of measurements. `image` is the operator's own image, in which load tests run. `policy` limits what specs
-    may name."""
+    """The readers of measurements. `image` is the operator's own image, in which load tests run. Engines listen on
+    `engine_address`. `policy` limits what specs may name."""
 
     engines: EngineReadings
     windows: GatewayWindows
@@ -70,6 +71,7 @@ class Sources:
     prometheus_windows: PrometheusWindows
     gates: PrometheusGates
     image: str
+    engine_address: str = EVERY_IPV4
     policy: Policy = EVERYTHING
 
 
@@ -187,6 +189,7 @@ class Gatherer:
             load_test=load_test,
             action=(metadata.get("annotations") or {}).get(ACTION_ANNOTATION, ""),
             image=self._sources.image,
+            engine_address=self._sources.engine_address,
             policy=self._sources.policy,
             load=self._windows.load(namespace, name),
             slo=self._windows.attained(namespace, name) if promised else None,

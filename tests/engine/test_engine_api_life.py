@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def narrow(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """Start an engine that runs one request and queues one."""
-    with serving(model, tmp_path_factory.mktemp("narrow") / "termination", *ONE_AT_A_TIME) as running:
+    """Start an engine that runs one request and queues one, and listens on the addresses of both families."""
+    with serving(model, tmp_path_factory.mktemp("narrow") / "termination", *ONE_AT_A_TIME, "--host=::") as running:
         yield running
 
 
@@ -54,6 +55,12 @@ def events(stream: bytes) -> list[dict[str, Any]]:
 def finish_reasons(stream: bytes) -> list[str]:
     choices = [choice for event in events(stream) for choice in event.get("choices", [])]
     return [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+
+
+def test_both_families_of_addresses_are_served(narrow: Serving) -> None:
+    for host in ("127.0.0.1", "[::1]"):
+        with urllib.request.urlopen(f"http://{host}:{narrow.port}/ready", timeout=10) as answer:
+            assert answer.status == 200
 
 
 def test_headers_come_with_the_first_token_and_a_full_queue_answers_429(narrow: Serving) -> None:

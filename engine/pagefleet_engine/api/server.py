@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from pagefleet_contract.addresses import EVERY, listening_socket
 from pagefleet_contract.headers import ATTEMPT_HEADER, REQUEST_ID_HEADER
 from pagefleet_contract.names import IS_SLEEPING_PATH, SLEEP_PATH, WAKE_PATH
 from pagefleet_engine.api.backend.drain import Drain
@@ -191,7 +192,11 @@ class Server:
             raise RuntimeError("aiohttp made no server")
         self._connections = Connections(runner.server)
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(self._connections, config.host, config.port, backlog=BACKLOG)
+        if config.host == EVERY:  # asyncio would take IPv6 only
+            every = listening_socket(EVERY, config.port, BACKLOG)
+            listener = await loop.create_server(self._connections, sock=every, backlog=BACKLOG)
+        else:
+            listener = await loop.create_server(self._connections, config.host, config.port, backlog=BACKLOG)
         log("info", f"serving {config.served_model_name} on {config.host}:{config.port}")
         return runner, listener
 

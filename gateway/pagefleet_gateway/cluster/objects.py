@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pagefleet_contract import engine_keys, model_name
+from pagefleet_contract import model_name
+from pagefleet_contract.addresses import authority
 from pagefleet_contract.names import (
+    API_KEY_VARIABLES,
+    API_KEYS_VOLUME,
     ENGINE_ANNOTATION,
     ENGINE_CONTAINER,
     PREFILL_LABEL,
@@ -120,7 +123,7 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         namespace=_text(metadata, "namespace"),
         service=_text(labels, PREFILL_LABEL) or _text(labels, SERVICE_LABEL),
         revision=_text(labels, REVISION_LABEL),
-        address=f"[{address}]:{engine.port}" if ":" in address else f"{address}:{engine.port}",
+        address=authority(address, engine.port),
         ready=is_ready(raw),
         engine=engine,
         silent=is_silent(raw),
@@ -147,12 +150,12 @@ def _key_secret(spec: Mapping[str, object]) -> tuple[str, str] | None:
     for volume in _maps(spec, "volumes"):
         secret = map_of(volume, "secret")
         items = _maps(secret, "items")
-        if volume.get("name") == engine_keys.VOLUME and _text(secret, "secretName") and items:
+        if volume.get("name") == API_KEYS_VOLUME and _text(secret, "secretName") and items:
             return (_text(secret, "secretName"), _text(items[0], "key"))
     for container in _maps(spec, "containers"):
         for variable in _maps(container, "env"):
             reference = map_of(map_of(variable, "valueFrom"), "secretKeyRef")
-            if variable.get("name") in engine_keys.VARIABLES and _text(reference, "name"):
+            if variable.get("name") in API_KEY_VARIABLES and _text(reference, "name"):
                 return (_text(reference, "name"), _text(reference, "key"))
     return None
 

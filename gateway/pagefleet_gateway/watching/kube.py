@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 from kubernetes.aio import client, config
 
+from pagefleet_contract.addresses import authority
 from pagefleet_contract.names import (
     GATEWAY,
     GATEWAY_INTERNAL_PORT,
@@ -166,7 +167,7 @@ def gateways_feed(api: client.ApiClient, namespace: str, members: Members) -> Fe
     def address(raw: Raw) -> str:
         status = raw.get("status")
         host = str(status.get("podIP") or "") if isinstance(status, Mapping) and is_ready(raw) else ""
-        return f"[{host}]:{GATEWAY_INTERNAL_PORT}" if ":" in host else f"{host}:{GATEWAY_INTERNAL_PORT}" if host else ""
+        return authority(host, GATEWAY_INTERNAL_PORT) if host else ""
 
     def upsert(raw: Raw) -> None:
         if address(raw):

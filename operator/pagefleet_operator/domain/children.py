@@ -54,7 +54,15 @@ class _Revision:
 def child_of(observation: Observation, record: RevisionRecord) -> Child:
     """A revision as its objects need it."""
     spec: Mapping[str, Any] = record.spec
-    return Child(observation.namespace, observation.name, observation.uid, record.hash, spec, observation.image)
+    return Child(
+        observation.namespace,
+        observation.name,
+        observation.uid,
+        record.hash,
+        spec,
+        observation.image,
+        observation.engine_address,
+    )
 
 
 def children(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 import aiohttp
 
+from pagefleet_contract.addresses import authority
 from pagefleet_contract.names import AWAKE_GATE, ENGINE_PORT, SLEEP_LEVEL, SLEEP_PATH, WAKE_PATH
 from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.domain.status.plan import SpareOrder
@@ -70,10 +71,9 @@ class SpareOrders:
             log.warning("spare %s keeps its readiness gate: %s", pod, error)
 
     async def _ask(self, key: ServiceKey, address: str, path: str) -> None:
-        host = f"[{address}]" if ":" in address else address
         try:
             timeout = aiohttp.ClientTimeout(total=ENGINE_SECONDS)
-            url = f"http://{host}:{ENGINE_PORT}{path}"
+            url = f"http://{authority(address, ENGINE_PORT)}{path}"
             async with self._session.post(url, timeout=timeout, allow_redirects=False) as response:
                 if response.status >= 300:
                     level = logging.DEBUG if response.status == BUSY else logging.WARNING

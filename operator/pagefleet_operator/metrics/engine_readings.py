@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from pagefleet_contract.addresses import authority
 from pagefleet_contract.engine_metrics import METRICS_PATH, OURS, Engine, EngineMetrics, selector
 from pagefleet_contract.model_fetch import BYTES, BYTES_PER_SECOND, FETCHED_BYTES
 from pagefleet_operator.domain.scaling.load import STALE_SECONDS
@@ -138,7 +139,9 @@ class EngineReadings:
         now = self._clock()
         last = self._answers.get(address)
         if last is None or now - last[0] > FRESH_SECONDS:
-            fetched = await self._fetch(f"http://{address}:{engine.port}", engine.metrics, account or unlimited())
+            fetched = await self._fetch(
+                f"http://{authority(address, engine.port)}", engine.metrics, account or unlimited()
+            )
             last = (now, self._with_past(address, fetched, now))
             if len(self._answers) > MAX_PODS:
                 self._answers.clear()
@@ -160,7 +163,7 @@ class EngineReadings:
 
     async def fetching(self, address: str, port: int, account: Account) -> FetchReading | None:
         """How far a pod is whose model is being fetched, at the port of its engine; None when it does not say."""
-        url = f"http://{address}:{port}{METRICS_PATH}"
+        url = f"http://{authority(address, port)}{METRICS_PATH}"
         try:
             page = await fetch_charged(self._session, Question(url, TIMEOUT_SECONDS, metrics_page.MAX_BYTES), account)
         except FetchError:

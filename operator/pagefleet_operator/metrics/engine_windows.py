@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import aiohttp
 
+from pagefleet_contract.addresses import authority
 from pagefleet_contract.engine_metrics import HISTOGRAMS
 from pagefleet_operator.domain.base.absence import tolerated_silent
 from pagefleet_operator.domain.status.observation import Slice
@@ -67,7 +68,7 @@ class EngineWindows:
         metrics = pod.engine.metrics
         if metrics is None:
             return "has an engine that reports no metrics"
-        url = f"http://{pod.address}:{pod.engine.port}{metrics.path}"
+        url = f"http://{authority(pod.address, pod.engine.port)}{metrics.path}"
         try:
             page = await fetch_charged(self._session, Question(url, TIMEOUT_SECONDS, MAX_BYTES), account)
         except UnaskedError as error:

@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 
+from pagefleet_contract.addresses import authority
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.domain.analysis.adjusted import reference
 from pagefleet_operator.domain.analysis.watching.thinning import thinned
@@ -264,7 +265,8 @@ class GatewayWindows:
         parameters = {"namespace": key[0], "service": key[1], "since": str(since)}
         if since < known.start:
             parameters["counts"] = str(known.start)  # all that is earlier has been counted
-        return Question(f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows", TIMEOUT_SECONDS, max_bytes, parameters)
+        url = f"http://{authority(address, GATEWAY_INTERNAL_PORT)}/windows"
+        return Question(url, TIMEOUT_SECONDS, max_bytes, parameters)
 
     async def _fetch(self, question: Question, address: str, key: ServiceKey, account: Account) -> GatewayAnswer | None:
         if account.overdrawn:

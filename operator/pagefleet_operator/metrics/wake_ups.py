@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import aiohttp
 
+from pagefleet_contract.addresses import authority
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
@@ -60,7 +61,7 @@ class Wakes:
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def _held(self, address: str) -> set[ServiceKey]:
-        question = Question(f"http://{address}:{GATEWAY_INTERNAL_PORT}/held", TIMEOUT_SECONDS, MAX_BYTES)
+        question = Question(f"http://{authority(address, GATEWAY_INTERNAL_PORT)}/held", TIMEOUT_SECONDS, MAX_BYTES)
         try:
             return keys(json.loads(await fetch(self._session, question)))
         except (FetchError, ValueError, RecursionError) as error:

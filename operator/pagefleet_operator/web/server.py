@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from pagefleet_contract.addresses import every_address, listening_socket
 from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.status_page import StatusPage
@@ -40,9 +41,10 @@ class Server:
             self._page.routes(app)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, "0.0.0.0", port).start()
+        address = every_address()
+        await web.SockSite(runner, listening_socket(address, port)).start()
         if secure is not None:
-            await web.TCPSite(runner, "0.0.0.0", secure.port, ssl_context=secure.context).start()
+            await web.SockSite(runner, listening_socket(address, secure.port), ssl_context=secure.context).start()
         return runner
 
     async def measure_lag(self) -> None:

@@ -16,6 +16,7 @@ from collections import deque
 import msgspec
 import zmq
 
+from pagefleet_contract.addresses import EVERY, every_address
 from pagefleet_engine.core.kv_events import Change, Cleared, EventBatch, events_of
 from pagefleet_engine.core.requests import KVEventsConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
@@ -84,10 +85,11 @@ class EventPublisher:
         made: zmq.Socket[bytes] = self._context.socket(kind)
         made.linger = LINGER_MS
         made.set_hwm(limit)
-        binds = binds or any(part in endpoint for part in ("*", "::")) or endpoint.startswith(("ipc://", "inproc://"))
+        binds = binds or any(part in endpoint for part in ("*", EVERY)) or endpoint.startswith(("ipc://", "inproc://"))
         try:
-            if "::" in endpoint:
-                made.ipv6 = True
+            made.ipv6 = (
+                EVERY in endpoint or every_address() == EVERY
+            )  # then * stands for the addresses of both families
             (made.bind if binds else made.connect)(endpoint)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)

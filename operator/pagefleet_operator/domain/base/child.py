@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pagefleet_contract.addresses import EVERY_IPV4
 from pagefleet_contract.names import (
     API_VERSION,
     ENGINE,
@@ -27,7 +28,7 @@ from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_
 @dataclass(frozen=True)
 class Child:
     """One revision of one InferenceService. `snapshot` is `revision.snapshot` of the spec, defaults filled in.
-    `image` is the operator's own image, "" for that of its release: pods fetch models with it.
+    `image` is the operator's own image, "" for that of its release: pods fetch models with it. Engines listen on `address`.
     """
 
     namespace: str
@@ -36,6 +37,7 @@ class Child:
     revision: str
     snapshot: Mapping[str, Any]
     image: str = ""
+    address: str = EVERY_IPV4
 
     @cached_property
     def spec(self) -> RevisionSpec:

@@ -25,6 +25,7 @@ def flags(child: Child) -> list[str]:
         **_device(spec),
         **_engine(engine),
         kv_events.FLAG: kv_events.config(child),
+        "--host": child.address,
         **_server(engine),
     }
     written = [f"{flag}={value}" for flag, value in values.items() if value is not None]
@@ -83,7 +84,6 @@ def _engine(engine: Engine) -> dict[str, Any]:
 def _server(engine: Engine) -> dict[str, Any]:
     limits = engine.limits
     return {
-        "--host": "0.0.0.0",
         "--port": ENGINE_PORT,
         "--api-key-file": API_KEYS.path if engine.api_key else None,
         "--max-prompt-tokens": limits.prompt_tokens,

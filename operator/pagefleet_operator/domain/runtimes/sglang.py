@@ -106,7 +106,7 @@ def _model(child: Child) -> dict[str, object]:
     return {
         "--model-path": path_in_pod(model.source, model),
         "--served-model-name": common.served_name(child),
-        "--host": "0.0.0.0",
+        "--host": child.address,
         "--port": ENGINE_PORT,
         "--enable-metrics": True,
         "--device": None if spec.accelerator_name else "cpu",

@@ -80,7 +80,7 @@ def _flags(child: Child) -> dict[str, object]:
     adapters = [f"{adapter.name}={path_in_pod(adapter.source, model)}" for adapter in model.adapters]
     return {
         "--model-id": path_in_pod(model.source, model),
-        "--hostname": "0.0.0.0",
+        "--hostname": child.address,
         "--port": ENGINE_PORT,
         "--num-shard": spec.accelerators if sharded else None,
         "--max-total-tokens": model.max_length,

@@ -134,7 +134,7 @@ def _model(child: Child) -> dict[str, object]:
     return {
         "--model": path_in_pod(model.source, model),
         "--served-model-name": common.served_name(child),
-        "--host": "0.0.0.0",
+        "--host": child.address,
         "--port": ENGINE_PORT,
         "--max-model-len": model.max_length,
         "--quantization": None if model.quantization == "none" else model.quantization,

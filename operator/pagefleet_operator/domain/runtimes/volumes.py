@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_contract import engine_keys
+from pagefleet_contract.names import API_KEYS_VOLUME
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.uris import claims, image_path, images, mount_path
 
@@ -28,7 +28,7 @@ class File:
 
 
 CHAT_TEMPLATE = File("chat-template", "/etc/pagefleet/chat-template", "template.jinja")
-API_KEYS = File(engine_keys.VOLUME, "/etc/pagefleet/api-keys", "keys")
+API_KEYS = File(API_KEYS_VOLUME, "/etc/pagefleet/api-keys", "keys")
 
 
 def volumes(spec: RevisionSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from pagefleet_contract import sketch
+from pagefleet_contract.addresses import EVERY_IPV4
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.spec.policy import EVERYTHING, Policy
 from pagefleet_operator.domain.status.engine_load import EngineLoad
@@ -295,6 +296,7 @@ class Observation:
     load_test: LoadTestReading | None = None
     action: str = ""
     image: str = ""
+    engine_address: str = EVERY_IPV4  # where engines listen: `::` where pods have IPv6 addresses first
     load: ServiceLoad | None = None  # None when no gateway answered
     slo: SLOReading | None = None  # None while no request has counted in an objective
     memo: MutableMapping[str, object] = field(default_factory=dict, compare=False, repr=False)

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from pagefleet_contract.addresses import every_address, listening_socket
 from pagefleet_engine.core.messages import HEADER, Frames
 from pagefleet_engine.runner.device.ranks.wire import READ_BYTES, Joining
 
@@ -71,7 +72,7 @@ class Nodes:
 
     def __init__(self, size: int, port: int, gone: Callable[[str], None]) -> None:
         self._size, self._gone = size, gone
-        self._listener = socket.create_server(("", port))
+        self._listener = listening_socket(every_address(), port)
         self._connections: dict[int, socket.socket] = {}
         self._closing = False
         self.lost = ""
