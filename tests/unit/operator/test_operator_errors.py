@@ -199,14 +199,14 @@ def test_each_signal_counts_its_own_requests_of_a_period() -> None:
     assert (refused.signal, refused.limit, refused.total) == ("clientErrors", 0.1, FailureTotals(91, 1, 40, 10))
     assert (timed_out.signal, timed_out.limit, timed_out.total) == ("timeouts", 0.02, FailureTotals(90, 1, 30, 2))
     assert (fallen.signal, fallen.limit, fallen.total) == ("fallbacks", 0.05, FailureTotals(91, 1, 34, 4))
-    # Requests that came without having ended count too: those of the stable in `near`, those of the canary in what
+    # Half of a request counts when it comes and half when it ends: those of the stable in `near`, those of the canary in what
     # k failures of n say at the odds 4 against the accepted share p: k log(4) - 3 n p.
-    assert [one.near for one in (failed, refused, timed_out, fallen)] == [(2, 100), (1, 100), (1, 100), (1, 101)]
+    assert [one.near for one in (failed, refused, timed_out, fallen)] == [(2, 95), (1, 95.5), (1, 95), (1, 96)]
     for one, says in (
-        (failed, 3 * math.log(4) - 50 * 0.05 * 3),
-        (refused, 10 * math.log(4) - 50 * 0.1 * 3),
-        (timed_out, 2 * math.log(4) - 50 * 0.05 * 3),  # five times the stable's share, which is above 2 %
-        (fallen, 4 * math.log(4) - 54 * 0.05 * 3),
+        (failed, 3 * math.log(4) - 40 * 0.05 * 3),
+        (refused, 10 * math.log(4) - 45 * 0.1 * 3),
+        (timed_out, 2 * math.log(4) - 40 * 5 / 95 * 3),  # five times the stable's share, which is above 2 %
+        (fallen, 4 * math.log(4) - 44 * 0.05 * 3),
     ):
         assert one.absolute[0] == pytest.approx(math.log(0.5 * 0.6) + says)
 

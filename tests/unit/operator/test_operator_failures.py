@@ -175,7 +175,7 @@ def last_says(period: FailureCounts, subject: Subject = SUBJECT, number: int = 8
     return gather((stored,), subject, {number: period}).now.excess
 
 
-def ratio(failed: int, requests: int, null: float, odds: float = 4.0) -> float:
+def ratio(failed: int, requests: float, null: float, odds: float = 4.0) -> float:
     """The logarithm of Poisson's likelihood ratio: of the share odds * null against null."""
     return failed * math.log(odds) - requests * null * (odds - 1)
 
@@ -189,7 +189,7 @@ THIRD = math.exp(-1 / 3)  # what is left of the stable's failures of the period 
         (FailureCounts(100, 0, 50, 2), {}, 0.05),  # the accepted share
         (FailureCounts(100, 5, 50, 2), {}, 0.05),
         (FailureCounts(100, 10, 50, 2), {}, 0.1),  # the stable's share at the same time
-        (FailureCounts(80, 10, 50, 2, stable_arrived=100), {}, 0.1),
+        (FailureCounts(80, 9, 50, 2, stable_arrived=100), {}, 0.1),  # half of each counts when it comes
         (FailureCounts(100, 0, 50, 2), {"near": (40.0, 100.0)}, 40 * THIRD / (100 * THIRD + 100)),
         (FailureCounts(0, 0, 50, 2), {"near": (20.0, 100.0)}, 0.2),
         (FailureCounts(0, 0, 50, 2), {"near": (0.15 / THIRD, 1.01 / THIRD)}, 0.15 / 1.01),
@@ -252,9 +252,13 @@ def test_the_alternatives_are_shares_up_to_95_percent(
     assert last_says(period, subject) == pytest.approx(ratio(period.canary_failed, 50, null, odds))
 
 
-@pytest.mark.parametrize(("ended", "arrived"), [(10, 50), (50, 10)])
-def test_requests_of_the_canary_count_when_they_have_come_or_ended(ended: int, arrived: int) -> None:
-    assert last_says(FailureCounts(100, 0, ended, 2, canary_arrived=arrived)) == pytest.approx(ratio(2, 50, 0.05))
+@pytest.mark.parametrize(("ended", "arrived", "count"), [(10, 50, 30), (50, 10, 30), (0, 25, 12.5), (50, 0, 50)])
+def test_half_of_a_request_of_the_canary_counts_when_it_comes_and_half_when_it_ends(
+    ended: int, arrived: int, count: float
+) -> None:
+    """An engine's metrics say only when requests ended."""
+    found = last_says(FailureCounts(100, 0, ended, 2, canary_arrived=arrived))
+    assert found == pytest.approx(ratio(2, count, 0.05))
 
 
 @pytest.mark.parametrize(
