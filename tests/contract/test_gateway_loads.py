@@ -19,6 +19,8 @@ import pytest
 from support.gateway.fleet import STABLE, Engine, Fleet, running, until
 
 from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.settings import default_address
+from pagefleet_gateway.sharing import quotas
 from pagefleet_gateway.sharing.loads import PATH
 
 ONE, TWO = "one", "two"
@@ -69,6 +71,17 @@ async def test_each_gateway_knows_the_requests_of_both_until_they_end() -> None:
         for answer in answers:
             await answer.read()
         await until(lambda: (in_flight(one, pod), in_flight(two, pod)) == ((0, 0), (0, 0)))
+
+
+async def test_gateways_that_listen_on_every_address_hear_each_other() -> None:
+    """The default: a socket on `::` shows another gateway's IPv4 address as one of IPv6."""
+    every = default_address()
+    async with running(pod_name=ONE, address=every) as one, running(pod_name=TWO, address=every) as two:
+        one.gateway.members.put(TWO, address(two))
+        two.gateway.members.put(ONE, address(one))
+        await until(lambda: all(fleet.gateway.loads.listeners == 1 for fleet in (one, two)))
+        async with one.http.post(f"http://{address(two)}{quotas.PATH}", json={"pod": ONE, "buckets": []}) as answer:
+            assert answer.status == 200
 
 
 async def test_a_crowd_through_both_gateways_is_spread_evenly() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 
 
@@ -33,9 +34,23 @@ class Members:
             self.put(name, address)
 
     def includes(self, host: str | None) -> bool:
-        """Return whether a gateway pod has this IP address."""
-        return any(address.rpartition(":")[0].strip("[]") == host for address in self.addresses.values())
+        """Return whether a gateway pod has this IP address, as a socket shows it: one that listens on `::` shows an IPv4 client as
+        `::ffff:10.0.0.2`.
+        """
+        asking = _ip(host or "")
+        return asking is not None and any(
+            _ip(address.rpartition(":")[0].strip("[]")) == asking for address in self.addresses.values()
+        )
 
     def _changed(self, name: str) -> None:
         for listener in self._listeners:
             listener(name)
+
+
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address, as IPv4 where it is one that IPv6 maps; None for what is none."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return address.ipv4_mapped or address if isinstance(address, ipaddress.IPv6Address) else address

@@ -218,3 +218,21 @@ def test_members_are_the_other_pods_and_changes_are_reported() -> None:
     assert not members.includes("10.0.0.2") and not members.includes("10.0.0.1") and not members.includes(None)
     members.replace({"three": "10.0.0.3:9002"})
     assert (changed[2:], members.addresses) == (["two", "three"], {"three": "10.0.0.3:9002"})
+
+
+@pytest.mark.parametrize(
+    ("shown", "known"),
+    [
+        ("10.0.0.2", True),
+        ("::ffff:10.0.0.2", True),  # how a socket on `::` shows an IPv4 client
+        ("::ffff:10.0.0.9", False),
+        ("fd00::3", True),
+        ("fd00:0:0::3", True),
+        ("not an address", False),
+        ("", False),
+    ],
+)
+def test_a_member_is_known_by_its_address_however_a_socket_shows_it(shown: str, known: bool) -> None:
+    members = Members("one")
+    members.replace({"two": "10.0.0.2:9002", "three": "[fd00::3]:9002"})
+    assert members.includes(shown) is known
