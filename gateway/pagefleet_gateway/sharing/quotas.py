@@ -84,16 +84,21 @@ class Quotas:
 
     async def _ask_all(self, session: aiohttp.ClientSession) -> None:
         now = time.monotonic()
-        due = [
-            name for name in self._members.addresses if self._failing.get(name, (0.0, 0.0))[1] + RETRY_SECONDS <= now
-        ]
+        # Their addresses now: a pod may be gone before its question begins.
+        due = {
+            name: address
+            for name, address in self._members.addresses.items()
+            if self._failing.get(name, (0.0, 0.0))[1] + RETRY_SECONDS <= now
+        }
         rows = self._sharing.ask(now) if due else []
         if rows or any(name in self._failing for name in due):
-            await asyncio.gather(*(self._ask(session, name, rows, now) for name in due))
+            await asyncio.gather(*(self._ask(session, name, address, rows, now) for name, address in due.items()))
             self._count()
 
-    async def _ask(self, session: aiohttp.ClientSession, name: str, rows: list[list[object]], now: float) -> None:
-        url = f"http://{self._members.addresses[name]}{PATH}"
+    async def _ask(
+        self, session: aiohttp.ClientSession, name: str, address: str, rows: list[list[object]], now: float
+    ) -> None:
+        url = f"http://{address}{PATH}"
         try:
             async with session.post(
                 url, json={"pod": self._members.name, "buckets": rows}, allow_redirects=False

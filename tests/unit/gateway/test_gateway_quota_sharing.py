@@ -5,7 +5,9 @@ The exchange runs in virtual time, as pagefleet_gateway/sharing/quotas.py drives
 
 from __future__ import annotations
 
+import asyncio
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,7 @@ from pagefleet_gateway.cluster.service import RateLimit, Service
 from pagefleet_gateway.limits.rate_limits import Charge, RateLimits
 from pagefleet_gateway.limits.sharing import Sharing
 from pagefleet_gateway.sharing.members import Members
+from pagefleet_gateway.sharing.quotas import Quotas
 from pagefleet_gateway.watching.kube import gateways_feed
 
 QUOTA = 1200
@@ -148,3 +151,18 @@ def test_what_is_no_number_is_left_out() -> None:
     sharing = Sharing(RateLimits(), 0.0)
     for bad in (float("nan"), float("inf"), -1):
         assert sharing.answer("other", [["", "00" * 16, bad, 1, 1]], 0.0) == []
+
+
+async def test_a_gateway_that_goes_while_it_is_asked_does_not_end_the_exchange() -> None:
+    limits, members = RateLimits(), Members("one")
+    quotas = Quotas(limits, members)
+    members.put("two", "127.0.0.1:1")
+    for _ in range(10):
+        limits.take(SERVICE, {"x-tenant": "t"}, 0, time.monotonic())
+    following = asyncio.create_task(quotas.follow())
+    # After the exchange has begun, and before its question is sent.
+    asyncio.get_running_loop().call_soon(members.remove, "two")
+    exchanged = asyncio.create_task(quotas.exchange())
+    await asyncio.wait([following, exchanged], return_when=asyncio.FIRST_COMPLETED)
+    assert exchanged.done() and not following.done()
+    following.cancel()
