@@ -112,6 +112,10 @@ def parse(text: str) -> APIKeys:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # the error's own text may quote a key
         raise KeyFileError(f"is not YAML{f' (line {mark.line + 1})' if mark is not None else ''}") from None
+    except (ValueError, RecursionError):  # PyYAML's own: a name that looks like a date, and is none
+        raise KeyFileError(
+            "has a date or a number that does not exist (put it in quotes), or too many brackets"
+        ) from None
     if not isinstance(entries, list) or not entries:
         raise KeyFileError("must be a list with at least one entry of {name, key or sha256, ...}")
     keys = tuple(_key(f"[{index}]", entry) for index, entry in enumerate(entries))

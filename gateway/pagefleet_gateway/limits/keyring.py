@@ -36,22 +36,33 @@ class Keyring:
         """Read the file once a second until cancelled. The kubelet swaps a mounted Secret whole, so it is never half a file."""
         while self._file is not None:
             await asyncio.sleep(PERIOD_SECONDS)
-            try:
-                text = _read(self._file)
-                if text == self._text:
-                    continue
-                self._text = text
-                self.keys = _parsed(self._file, text)
-            except KeyFileError as error:
-                if not self._invalid:
-                    log.error("the API keys read before stay in force: %s", error)
-                self._invalid = True
-                self._valid.set(0)
-            else:
-                self._invalid = False
-                self._valid.set(1)
-                log.info("%d API keys are in force", len(self.keys))
+            await self.renew(self._file)
         await asyncio.Event().wait()
+
+    async def renew(self, file: Path) -> None:
+        """Read the file now. A new text is parsed beside the event loop: thousands of keys take seconds, and requests go on."""
+        try:
+            text = self._read(file)
+            if text == self._text:
+                return
+            self._text = text
+            self.keys = await asyncio.to_thread(_parsed, file, text)
+        except KeyFileError as error:
+            if not self._invalid:
+                log.error("the API keys read before stay in force: %s", error)
+            self._invalid = True
+            self._valid.set(0)
+        else:
+            self._invalid = False
+            self._valid.set(1)
+            log.info("%d API keys are in force", len(self.keys))
+
+    def _read(self, file: Path) -> str:
+        try:
+            return _read(file)
+        except KeyFileError:
+            self._text = ""  # the same text is news when it can be read again
+            raise
 
 
 def _read(file: Path) -> str:
