@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pagefleet_gateway.cluster.service import RateLimit, Service
 from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
+from pagefleet_gateway.holding.shares import Shares
 from pagefleet_gateway.limits.buckets import Bucket
 from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
 
@@ -58,6 +59,54 @@ def test_tenants_that_wait_get_equal_work(requests: list[tuple[str, int]]) -> No
         left[entry.tenant] -= 1
         # The bound of the virtual token counter: the longest request.
         assert max(work.values()) - min(work.values()) <= 4000
+
+
+class CountedShares(Shares):
+    looks = 0
+
+    def of(self, priority: int, tenant: str) -> int:
+        self.looks += 1
+        return super().of(priority, tenant)
+
+
+def test_thousands_of_tenants_cost_a_turn_no_more_than_a_few_do() -> None:
+    """Clients choose what names a tenant. A look at all of them at each turn stopped the gateway for seconds."""
+    shares = CountedShares()
+    waiting = FairQueue[int](4096, 10**9, shares)
+    for number in range(4096):
+        waiting.push(Entry(number, 0, f"tenant {number % 2048}", 1 + number % 7, 0))
+    came = [entry.item for _ in range(4096) if (entry := waiting.pop()) is not None]
+    assert sorted(came) == list(range(4096)) and sorted(came[:2048]) == list(range(2048))
+    assert shares.looks < 20 * 4096
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 400), st.sampled_from("xy")), max_size=60), st.data())
+def test_the_tenant_with_the_fewest_tokens_that_is_not_blocked_goes_first(
+    requests: list[tuple[str, int, str]], data: st.DataObject
+) -> None:
+    shares = Shares()
+    waiting = FairQueue[int](1000, 10**9, shares)
+    there: list[Entry[int]] = []
+    for number, (tenant, cost, lane) in enumerate(requests):
+        there.append(Entry(number, 0, tenant, cost, 0, lane))
+        waiting.push(there[-1])
+        move = data.draw(st.sampled_from(["nothing", "take", "leave", "hear"]))
+        blocked = data.draw(st.sets(st.sampled_from("xy")))
+        if move == "hear":  # another gateway has let something go
+            shares.hear({f"0/{tenant}": cost}, whole=False)
+        turn = waiting.peek(blocked)
+        free = [entry for entry in there if entry.lane not in blocked]
+        assert (turn is None) == (not free)
+        if turn is not None:
+            assert shares.of(0, turn.tenant) == min(shares.of(0, entry.tenant) for entry in free)
+            assert turn is next(entry for entry in free if entry.tenant == turn.tenant)
+        if turn is not None and move == "take":
+            waiting.take(turn)
+            there.remove(turn)
+        if there and move == "leave":
+            gone = data.draw(st.sampled_from(there))
+            waiting.remove(gone)
+            there.remove(gone)
 
 
 def test_a_crowd_of_one_tenant_does_not_hold_up_another() -> None:

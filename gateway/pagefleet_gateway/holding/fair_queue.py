@@ -5,6 +5,8 @@ A tenant with many or with long requests takes its share of the work, and no mor
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +16,8 @@ from typing import Generic, TypeVar
 from pagefleet_gateway.holding.shares import Shares
 
 T = TypeVar("T")
+Turn = tuple[int, int, str]  # a tenant's tokens, its place among those with as many, and its name
+SPARE_TURNS = 64  # that are not in force any more and may be left in a heap besides as many as are in force
 
 
 @dataclass(eq=False)
@@ -30,11 +34,25 @@ class Entry(Generic[T]):
 
 @dataclass
 class _Class(Generic[T]):
-    """The tenants of one priority. Of those with equally few tokens the first has the turn."""
+    """The tenants of one priority. Of those with equally few tokens the first has the turn.
+
+    `turns` is a heap, so that thousands of tenants cost a turn no more than a few do. While a tenant waits, its tokens only grow: a
+    turn that comes too early is put back when it is looked at. `places` has the place of each tenant's turn that is in force.
+    """
 
     entries: int = 0
     bytes: int = 0
     tenants: OrderedDict[str, deque[Entry[T]]] = field(default_factory=OrderedDict)
+    turns: list[Turn] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+
+    def queue_up(self, tenant: str, tokens: int, place: int) -> None:
+        """Give a tenant the last turn among those with as many tokens."""
+        self.places[tenant] = place
+        heapq.heappush(self.turns, (tokens, place, tenant))
+        if len(self.turns) > 2 * len(self.places) + SPARE_TURNS:
+            self.turns = [turn for turn in self.turns if self.places.get(turn[2]) == turn[1]]
+            heapq.heapify(self.turns)
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,7 @@ class FairQueue(Generic[T]):
         self._classes: dict[int, _Class[T]] = {}
         self._count = self.bytes = 0
         self._lanes: Counter[Hashable] = Counter()  # entries by lane
+        self._places = itertools.count()
 
     def __len__(self) -> int:
         return self._count
@@ -106,8 +125,15 @@ class FairQueue(Generic[T]):
         for other in displaced:
             self.remove(other)
         group = self._classes.setdefault(entry.priority, _Class())
-        self._shares.arrive(entry.priority, entry.tenant, {*group.tenants, *others.tenants})
-        group.tenants.setdefault(entry.tenant, deque()).append(entry)
+        if entry.tenant not in group.tenants:
+            first = self._first(group, entry.priority, ())
+            waiting = {*others.tenants} if first is None else {*others.tenants, first.tenant}
+            self._shares.arrive(
+                entry.priority, entry.tenant, waiting
+            )  # of those that wait the least tokens count alone
+            group.tenants[entry.tenant] = deque()
+            self._queue_up(group, entry.priority, entry.tenant)
+        group.tenants[entry.tenant].append(entry)
         self._count, self.bytes = self._count + 1, self.bytes + entry.size
         group.entries, group.bytes = group.entries + 1, group.bytes + entry.size
         self._lanes[entry.lane] += 1
@@ -127,16 +153,28 @@ class FairQueue(Generic[T]):
         """Return the entry whose turn it is among those of no blocked lane, and leave it there. None without such an entry."""
         if all(lane in blocked for lane in self._lanes):
             return None
-        for priority in sorted(self._classes):
-            group = self._classes[priority]
-            heads = {
-                tenant: head
-                for tenant, entries in group.tenants.items()
-                if (head := next((entry for entry in entries if entry.lane not in blocked), None)) is not None
-            }
-            if heads:
-                return heads[min(heads, key=lambda tenant: self._shares.of(priority, tenant))]
-        return None
+        found = (self._first(self._classes[priority], priority, blocked) for priority in sorted(self._classes))
+        return next((entry for entry in found if entry is not None), None)
+
+    def _first(self, group: _Class[T], priority: int, blocked: Collection[Hashable]) -> Entry[T] | None:
+        """Return the entry whose turn it is in a class."""
+        passed, turns, head = list[Turn](), group.turns, None
+        while turns and head is None:
+            tokens, place, tenant = turns[0]
+            if group.places.get(tenant) != place:
+                heapq.heappop(turns)
+            elif (now := self._shares.of(priority, tenant)) > tokens:
+                heapq.heapreplace(turns, (now, place, tenant))
+            else:
+                head = next((entry for entry in group.tenants[tenant] if entry.lane not in blocked), None)
+                if head is None:
+                    passed.append(heapq.heappop(turns))
+        for turn in passed:
+            heapq.heappush(turns, turn)
+        return head
+
+    def _queue_up(self, group: _Class[T], priority: int, tenant: str) -> None:
+        group.queue_up(tenant, self._shares.of(priority, tenant), next(self._places))
 
     def pop(self) -> Entry[T] | None:
         """Remove the entry whose turn it is, and charge its tenant."""
@@ -153,6 +191,8 @@ class FairQueue(Generic[T]):
         self._shares.charge(entry.priority, entry.tenant, max(entry.cost, 1))
         group.tenants.move_to_end(entry.tenant)
         self.remove(entry)
+        if entry.tenant in group.tenants:
+            self._queue_up(group, entry.priority, entry.tenant)
 
     def remove(self, entry: Entry[T]) -> None:
         """Remove an entry wherever it is. Does nothing when the entry is not there any more."""
@@ -166,6 +206,6 @@ class FairQueue(Generic[T]):
         if not self._lanes[entry.lane]:
             del self._lanes[entry.lane]
         if not group.tenants[entry.tenant]:
-            del group.tenants[entry.tenant]
+            del group.tenants[entry.tenant], group.places[entry.tenant]
         if not group.tenants:
             del self._classes[entry.priority]

@@ -29,6 +29,7 @@ Decision = Pick | Refusal
 ANY_POD: Lane = (None, False)  # the lane of requests that any pod with traffic may answer
 FAIRNESS_ID = "x-gateway-inference-fairness-id"  # clients of our own Envoy cannot set it
 YIELD_SECONDS = 0.1  # for a more important request of another gateway: five messages between gateways
+STEP_REQUESTS = 50  # that are let go before other requests have their turn: some milliseconds
 
 
 class Later(asyncio.Future[Decision]):
@@ -75,7 +76,7 @@ class Holding:
         self._on_arrival = on_arrival
         self._queues: dict[ServiceKey, FairQueue[HeldRequest]] = {}
         self._woken: set[ServiceKey] = set()  # services without pods whose wake-up was sent
-        self._closed = False
+        self._closed = self._goes_on = False
         self._name = name
         self.turns = Turns(lambda key, priority: self._queues[key].tenants(priority) if key in self._queues else ())
         self._changed: set[ServiceKey] = set()  # services whose queue has changed since `take_changed`
@@ -201,13 +202,17 @@ class Holding:
         return self._hold(admitted, lane, priority, tenant)
 
     def release(self) -> None:
-        """Let go what can go now. Call it after every change of the pods and every request's end."""
+        """Let go what can go now, in steps. Call it after every change of the pods and every request's end."""
+        left = STEP_REQUESTS
         self._woken = {key for key in self._woken if not self._picker.has_pods(key)}
         for key, queue in list(self._queues.items()):
             blocked: set[Lane] = set()
             while (entry := queue.peek(blocked)) is not None:
                 held = entry.item
                 if not held.decision.done():
+                    if not left:
+                        self._go_on()
+                        return
                     if self._yields(held.admitted, held.lane, entry.priority, entry.tenant):
                         blocked.add(held.lane)
                         continue
@@ -216,8 +221,19 @@ class Holding:
                         blocked.add(held.lane)
                         continue
                     held.decision.set_result(decision)
+                    left -= 1
                 queue.take(entry)
             self._forget_empty(key)
+
+    def _go_on(self) -> None:
+        """Let go more in the event loop's next round."""
+        if not self._goes_on:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._next_step)
+
+    def _next_step(self) -> None:
+        self._goes_on = False
+        self.release()
 
     def close(self) -> None:
         """Refuse what is held, and hold no more: another gateway pod can take it."""

@@ -11,7 +11,7 @@ import random
 
 from pagefleet_gateway.cluster.service import QueueBounds, RateLimit, Service, ServiceKey
 from pagefleet_gateway.cluster.state import Pod, State
-from pagefleet_gateway.holding.holding import Bounds, Holding
+from pagefleet_gateway.holding.holding import STEP_REQUESTS, Bounds, Holding
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.pick import Pick, Request
 from pagefleet_gateway.picking.picker import Picker
@@ -67,6 +67,19 @@ async def test_held_from_zero_let_go_by_the_first_pod_with_one_wake_up() -> None
     world.up()
     world.hold()
     assert world.woken == [KEY, KEY]
+
+
+async def test_a_crowd_is_let_go_in_steps_between_which_others_have_their_turn() -> None:
+    world = World(tenant_header="x-tenant")
+    held = [world.hold(x_tenant=str(number)) for number in range(4 * STEP_REQUESTS)]
+    world.state.on_change = lambda: None
+    world.up(POD)
+    world.holding.release()
+    assert sum(one.done() for one in held) == STEP_REQUESTS
+    world.holding.release()  # as at a request's end
+    late = world.hold()  # it overtakes none of them
+    answers = await asyncio.gather(*held, late)
+    assert all(isinstance(answer, Pick) for answer in answers) and not world.holding.queued_by_service()
 
 
 async def test_a_service_that_does_not_hold_refuses_at_once() -> None:
