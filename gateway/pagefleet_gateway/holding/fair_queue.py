@@ -74,7 +74,7 @@ class FairQueue(Generic[T]):
 
     def __init__(self, max_entries: int, max_bytes: int, shares: Shares | None = None) -> None:
         self._shares = shares or Shares()
-        self.max_entries, self._max_bytes = max_entries, max_bytes
+        self.max_entries, self.max_bytes = max_entries, max_bytes
         self._classes: dict[int, _Class[T]] = {}
         self._count = self.bytes = 0
         self._lanes: Counter[Hashable] = Counter()  # entries by lane
@@ -111,13 +111,13 @@ class FairQueue(Generic[T]):
         displaced: list[Entry[T]] = []
         count, size = self._count + 1 + others.entries, self.bytes + entry.size + others.bytes
         lower: list[Entry[T]] = []
-        if count > self.max_entries or size > self._max_bytes:
+        if count > self.max_entries or size > self.max_bytes:
             lower = sorted(
                 (other for other in self if other.priority > entry.priority), key=lambda other: other.priority
             )
-        while count > self.max_entries or size > self._max_bytes:
+        while count > self.max_entries or size > self.max_bytes:
             if not lower:
-                if size > self._max_bytes or count - others.lower_entries > self.max_entries:
+                if size > self.max_bytes or count - others.lower_entries > self.max_entries:
                     return None
                 break
             displaced.append(lower.pop())

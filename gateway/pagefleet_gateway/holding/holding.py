@@ -265,8 +265,7 @@ class Holding:
         stored = sum(queue.bytes for queue in self._queues.values())
         if entries >= self._bounds.entries or stored + size > self._bounds.bytes:
             return refusals.all_queues_full(service, self._bounds.entries, self._bounds.bytes)
-        fair = FairQueue[HeldRequest](service.hold_requests, service.hold_bytes, self.turns.shares(service.key))
-        queue = self._queues.setdefault(service.key, fair)
+        queue = self._queue(service)
         loop = asyncio.get_running_loop()
         held = HeldRequest(admitted, lane, Later(self._seconds(admitted)))
         if self._is_class_full(queue, service, priority, size):
@@ -291,6 +290,15 @@ class Holding:
 
         held.decision.add_done_callback(clean_up)
         return held.decision
+
+    def _queue(self, service: Service) -> FairQueue[HeldRequest]:
+        """Return the service's queue with the bounds that it has now: while requests wait, its owner may change them."""
+        queue = self._queues.get(service.key)
+        if queue is None:
+            shares = self.turns.shares(service.key)
+            return self._queues.setdefault(service.key, FairQueue(service.hold_requests, service.hold_bytes, shares))
+        queue.max_entries, queue.max_bytes = service.hold_requests, service.hold_bytes
+        return queue
 
     def _wake(self, admitted: Admitted) -> None:
         """Send the wake-up of a service without pods, once."""

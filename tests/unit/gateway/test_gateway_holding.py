@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 
 from pagefleet_gateway.cluster.service import QueueBounds, RateLimit, Service, ServiceKey
 from pagefleet_gateway.cluster.state import Pod, State
@@ -103,6 +104,20 @@ async def test_a_full_queue_is_a_429_in_count_and_bytes_and_over_all_services() 
     assert code(World(hold_bytes=100).ask({"prompt": "x" * 200})) == "queue_full"
     assert code(World(Bounds(entries=0)).ask()) == "queue_full"
     assert code(World(Bounds(bytes=100)).ask({"prompt": "x" * 200})) == "queue_full"
+
+
+async def test_new_bounds_of_a_queue_are_in_force_while_requests_wait() -> None:
+    """Who raises `maxRequests` in an overload sees it at the next request, and the refusal states the bound that refused."""
+    world = World(hold_requests=1)
+    held = [world.hold()]
+    assert code(world.ask()) == "queue_full"
+    for most in (3, 2):
+        service = world.state.snapshot.services[KEY]
+        world.state.put_service(replace(service, hold_requests=most, hold_bytes=1000 * most))
+        held += [world.hold() for _ in range(most - len(held))]
+        refused = world.ask()
+        assert isinstance(refused, Refusal) and f"({most} requests" in refused.message
+    assert not any(one.done() for one in held)
 
 
 async def test_a_higher_priority_goes_first_and_displaces_a_lower_one() -> None:
