@@ -140,9 +140,8 @@ class Picker:
         """Return whether a pod with traffic may get one more request of any kind."""
         service = self._state.snapshot.services.get(admitted.service.key, admitted.service)
         pods = self._state.snapshot.pods.get(service.key, {})
-        return any(
-            weight > 0 and self._ranking.below_limit(service, pods.get(name, ())) for name, weight in service.weights
-        )
+        live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
+        return any(self._ranking.below_limit(service, pods[name]) for name in self._drawn(service, live, pods))
 
     def has_pods(self, key: ServiceKey) -> bool:
         return any(self._state.snapshot.pods.get(key, {}).values())
@@ -238,13 +237,13 @@ class Picker:
             if request.subset is not None and service.weights:
                 return refusals.outside_subset(service, len(request.subset))
             return refusals.unready(service)
-        targets = [service.canary] if forced else [name for name, _ in live]
+        targets = [service.canary] if forced else self._drawn(service, live, pods)
         # One question for all revisions, before the draw: a full revision must not lose its share to another.
         if service.pod_limit and not any(self._ranking.below_limit(service, pods[name]) for name in targets):
             return refusals.overloaded(service)
         revision = self.splits.choose(service, live, headers, canary_live)
-        if not forced and self._tried_enough(service, revision, pods):
-            revision = max(live, key=lambda entry: (entry[0] != revision, entry[1]))[0]
+        if revision not in targets:
+            revision = max((entry for entry in live if entry[0] in targets), key=lambda entry: entry[1])[0]
         attempts = 1 + (service.retries if self._ledger.retries.allows(service.key) else 0)
         own = self._ranking.choices(service, pods[revision], cost, attempts, now)
         spare: list[Pod] = []
@@ -283,6 +282,11 @@ class Picker:
         if not own or mirrored == revision or self._rng.random() * 100 >= percent:
             return None
         return self._ranking.best(own, cost, 1, now)[0]
+
+    def _drawn(self, service: Service, live: Weights, pods: Mapping[str, Sequence[Pod]]) -> list[str]:
+        """Return the revisions for which requests are drawn: a canary that is tried enough only where there is no other."""
+        names = [name for name, _ in live]
+        return [name for name in names if not self._tried_enough(service, name, pods)] or names
 
     def _tried_enough(self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]]) -> bool:
         """Whether the revision is a canary that has not answered yet, and as many requests wait for it as may."""

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from support.virtual.gateway import CANARY, STABLE, VirtualGateway
+from support.virtual.gateway import CANARY, PATH, STABLE, VirtualGateway
 
 from pagefleet_gateway.cluster.state import KnownPods
 from pagefleet_gateway.cluster.steps import finish
+from pagefleet_gateway.picking.pick import Pick, Request
+from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.picking.split import TRIAL_REQUESTS
 
 
@@ -76,3 +78,16 @@ def test_a_revision_whose_pods_are_gone_is_on_trial_again() -> None:
     gateway.first_token(request, 0.5, 1.5)
     finish(gateway.ledger.sweep(KnownPods(pod for pod in gateway.pods if pod.revision == STABLE), 2.0))
     assert sent(gateway, 100, 3.0)[CANARY] <= TRIAL_REQUESTS
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+def test_a_canary_on_trial_takes_no_stable_pod_over_its_limit(sticky: bool) -> None:
+    """A canary that hangs has room for ever: its room is none for requests that it does not get."""
+    gateway = VirtualGateway(pods=1, pod_limit=8, sticky_header="x-user" if sticky else "")
+    decisions = []
+    for number in range(100):
+        request = Request(f"q{number}", "POST", PATH, {"x-user": str(number)}, b'{"prompt": "a", "stream": true}')
+        decisions.append(gateway.picker.decide(request, 1.0))
+    picks = Counter(one.revision for one in decisions if isinstance(one, Pick))
+    assert picks == {STABLE: 8, CANARY: TRIAL_REQUESTS}
+    assert {one.code for one in decisions if isinstance(one, Refusal)} == {"overloaded"}
