@@ -78,6 +78,18 @@ class World:
         ("/v1/embeddings", {"input": ["x" * 400] * 2}, 201),
         ("/v1/responses", {"input": "x" * 400, "max_output_tokens": 50}, 150),
         ("/v1/responses", {"instructions": "y" * 400, "input": [{"role": "user", "content": "x" * 394}]}, 201 + 4096),
+        # Engines without a report of their tokens: what they ignore, and how they read numbers, must not make an answer cheap.
+        (f"{CHAT}?of=/embeddings", {"prompt": "x" * 400, "max_tokens": 50}, 150),
+        (f"{CHAT}#/embeddings", {"prompt": "x" * 400, "max_tokens": 50}, 150),
+        (CHAT, {"prompt": "x" * 400, "max_output_tokens": 1}, 100 + DEFAULT_OUTPUT_LIMIT),
+        (CHAT, {"prompt": "x" * 400, "max_completion_tokens": 0}, 100 + DEFAULT_OUTPUT_LIMIT),
+        (CHAT, {"prompt": "x" * 400, "max_completion_tokens": 1, "max_tokens": 9000}, 9100),
+        (CHAT, {"prompt": "x" * 400, "max_completion_tokens": "9000", "max_tokens": 1}, 9100),
+        (COMPLETIONS, {"prompt": "x" * 400, "max_completion_tokens": 1, "max_tokens": 9000.0}, 9100),
+        (COMPLETIONS, {"prompt": "x" * 400, "max_tokens": 10, "n": "128"}, 1380),
+        (COMPLETIONS, {"prompt": "x" * 400, "max_tokens": 0, "echo": True}, 100),
+        (COMPLETIONS, {"prompt": "x" * 400, "max_tokens": "many"}, 100 + DEFAULT_OUTPUT_LIMIT),
+        ("/v1/responses", {"input": "x" * 400, "max_tokens": 1}, 100 + DEFAULT_OUTPUT_LIMIT),
         ("/v1/rerank", {"query": "x" * 400, "documents": ["y" * 396]}, 200),
     ],
 )

@@ -27,11 +27,13 @@ MAX_OUTPUT_TOKENS = 2048  # clients set high limits and rarely reach them: above
 DEFAULT_OUTPUT_LIMIT = 4096  # charged when neither the request nor its service names a limit
 MEDIA_TOKENS = 1024  # about an image's or a recording's: its bytes say nothing about its tokens
 MAX_ANSWERS = 1024  # of one request, as far as its cost goes
-OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")  # of one answer; of Responses max_output_tokens
 _NO_OUTPUT = re.compile(
-    r"/(?:embeddings|rerank|score|classify|pooling|tokenize|detokenize|count_tokens|input_tokens|cache/pin)(?:[?#]|$)"
+    r"/(?:embeddings|rerank|score|classify|pooling|tokenize|detokenize|count_tokens|input_tokens|cache/pin)$"
 )
-_STATES_USAGE = re.compile(r"/(?:responses|messages)(?:[?#]|$)")  # their streams end with the usage, unasked
+_RESPONSES, _CHAT, _COMPLETIONS = "/responses", "/chat/completions", "/completions"
+_STATES_USAGE = (_RESPONSES, "/messages")  # their streams end with the usage, unasked
+_MOST_DIGITS = 32  # of a number that is written as a text
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,9 @@ def request_cost(body: bytes, path: str = "") -> RequestCost:
         prompt = read_prompt(fields)
     except PromptError:
         prompt = Prompt(body, count=prompts(fields))
-    limit = _output_limit(fields)
-    answers = 0 if _NO_OUTPUT.search(path) else _answers(fields) * prompt.count
+    endpoint = path.partition("?")[0].partition("#")[0]  # what follows is the client's, and no engine reads it
+    limit = _output_limit(fields, endpoint)
+    answers = 0 if _NO_OUTPUT.search(endpoint) else _answers(fields) * prompt.count
     predicted = DEFAULT_OUTPUT_TOKENS if limit is None else min(limit, MAX_OUTPUT_TOKENS)
     return RequestCost(
         model=model,
@@ -90,7 +93,7 @@ def request_cost(body: bytes, path: str = "") -> RequestCost:
         output_tokens=predicted if answers else 1,
         blocks=block_hashes(prompt.text, model),
         streams=fields.get("stream") is True,
-        include_usage=_includes_usage(fields.get("stream_options")) or bool(_STATES_USAGE.search(path)),
+        include_usage=_includes_usage(fields.get("stream_options")) or endpoint.endswith(_STATES_USAGE),
         output_limit=limit,
         answers=answers,
     )
@@ -127,14 +130,29 @@ def _includes_usage(options: object) -> bool:
     return isinstance(options, Mapping) and options.get("include_usage") is True
 
 
-def _output_limit(fields: Mapping[str, object]) -> int | None:
-    for name in OUTPUT_LIMITS:
-        value = fields.get(name)
-        if isinstance(value, int) and value >= 0:
-            return value
-    return None
+def _output_limit(fields: Mapping[str, object], endpoint: str) -> int | None:
+    """Return the most tokens that an engine may take for the limit of an answer; None: it may take none for one.
+
+    Where a request names two, some engines read one and some the other. Of a chat 0 is no limit to many engines.
+    """
+    names = ("max_output_tokens",) if endpoint.endswith(_RESPONSES) else OUTPUT_LIMITS
+    none = 0 if endpoint.endswith(_COMPLETIONS) and not endpoint.endswith(_CHAT) else 1
+    limits = [value for name in names if (value := _number(fields.get(name))) is not None and value >= none]
+    return max(limits, default=None)
 
 
 def _answers(fields: Mapping[str, object]) -> int:
-    counts = [value for name in ("n", "best_of") if isinstance(value := fields.get(name), int)]
+    counts = [value for name in ("n", "best_of") if (value := _number(fields.get(name))) is not None]
     return min(max(1, *counts), MAX_ANSWERS) if counts else 1
+
+
+def _number(value: object) -> int | None:
+    """Return a whole number as engines read it: those that check with pydantic take a text of digits and 5.0 for one, too."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) or (isinstance(value, str) and len(value) <= _MOST_DIGITS):
+        try:
+            return int(float(value))
+        except (ValueError, OverflowError):
+            return None
+    return None
