@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 MAX_VALUES = 50_000  # buckets of header values, of all services together
 DEMAND_SECONDS = 5.0  # the demand on a bucket fades with this time constant
+LEAST_DEMAND = 1e-3  # of the quota, from which on a bucket is shared
 FRESH_SECONDS = 3.0  # what other gateway pods reported is in force for this long
 
 Scope = str  # "" for API keys, else namespace/name of the service whose header values are limited
@@ -61,6 +62,10 @@ class Bucket:
         else:
             self.level = min(max(self.level, filled), self.per_minute)
 
+    def share_asked(self, now: float) -> float:
+        """Return the demand as a share of the quota, as `fill` would leave it."""
+        return self.demand * math.exp(-max(0.0, now - self.at) / DEMAND_SECONDS) / self.per_minute
+
     def wait(self, amount: float, now: float, pods: int = 1) -> float:
         """Return the seconds until `amount` may be taken. An amount above what fits waits for a full bucket, not for ever."""
         self.fill(now, pods)
@@ -98,12 +103,15 @@ class Buckets:
             store.move_to_end(name)
         return bucket
 
-    def active(self) -> Iterator[tuple[Scope, bytes, Bucket]]:
-        """Yield the buckets that were asked lately or are in debt."""
+    def active(self, now: float, pods: int) -> Iterator[tuple[float, Scope, bytes, Bucket]]:
+        """Yield the buckets that were asked lately or are in debt, each with the share of its quota that is asked for."""
         for scope, store in (("", self.keys), *self.values.items()):
             for name, bucket in store.items():
-                if bucket.demand > bucket.per_minute * 1e-3 or bucket.level < 0:
-                    yield scope, name, bucket
+                if bucket.level < 0:
+                    bucket.fill(now, pods)  # the debt may be paid
+                asked = bucket.share_asked(now)
+                if asked > LEAST_DEMAND or bucket.level < 0:
+                    yield asked, scope, name, bucket
 
     def retain_keys(self, names: Collection[bytes]) -> None:
         """Forget API keys' buckets that are not among `names`."""

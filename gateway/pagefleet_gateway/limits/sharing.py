@@ -10,8 +10,10 @@ Pure: pagefleet_gateway/sharing/quotas.py sends and receives. Total: whatever an
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from pagefleet_gateway.limits.buckets import Bucket, Scope
 from pagefleet_gateway.limits.rate_limits import RateLimits
@@ -35,6 +37,7 @@ class Sharing:
     def __init__(self, limits: RateLimits, started: float) -> None:
         self._limits, self._started = limits, started
         self._reports: dict[bytes, _Reports] = {}
+        self._left_out: set[bytes] = set()  # the names of active buckets that the last message had no room for
         self.peers: frozenset[str] = frozenset()  # the other gateway pods
 
     def set_peers(self, peers: frozenset[str]) -> None:
@@ -43,17 +46,22 @@ class Sharing:
         self._limits.pods = 1 + len(peers)
 
     def ask(self, now: float) -> Rows:
-        """Return the buckets that are asked for: scope, name, limit, level and demand of each."""
-        rows: list[tuple[float, list[object]]] = []
-        active = set[bytes]()
-        for scope, name, bucket in self._limits.buckets.active():
-            active.add(name)
+        """Return the buckets that are asked for most: scope, name, limit, level and demand of each."""
+        active = list(self._limits.buckets.active(now, self._limits.pods))
+        names = {name for _, _, name, _ in active}
+        self._reports = {name: reports for name, reports in self._reports.items() if name in names}
+        rows: Rows = []
+        # Clients choose how many there are, so only those that are sent are looked at closely.
+        most = heapq.nlargest(MAX_BUCKETS, active, key=itemgetter(0))
+        self._left_out = names - {name for _, _, name, _ in most}
+        for _, scope, name, bucket in most:
             bucket.fill(now, self._limits.pods)
-            row: list[object] = [scope, name.hex(), bucket.per_minute, bucket.level, bucket.demand]
-            rows.append((bucket.demand / bucket.per_minute, row))
-        rows.sort(key=lambda row: -row[0])
-        self._reports = {name: reports for name, reports in self._reports.items() if name in active}
-        return [row for _, row in rows[:MAX_BUCKETS]]
+            rows.append([scope, name.hex(), bucket.per_minute, bucket.level, bucket.demand])
+        return rows
+
+    def asks(self, name: bytes) -> bool:
+        """Return whether the next exchange probably has a bucket: where there are too many, some are left out."""
+        return name not in self._left_out
 
     def answer(self, peer: str, rows: object, now: float) -> Rows:
         """Grant levels to another pod. Return for each bucket: scope, name, grant, the level that is left, and its age."""

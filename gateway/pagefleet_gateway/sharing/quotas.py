@@ -44,7 +44,7 @@ class Quotas:
     def may_have(self, bucket: tuple[str, bytes] | None) -> bool:
         """Return whether the other pods' buckets may have what this one lacks: they were not asked a moment ago."""
         found = None if bucket is None else self._limits.buckets.find(*bucket)
-        if found is None or not self._sharing.peers:
+        if bucket is None or found is None or not self._sharing.peers or not self._sharing.asks(bucket[1]):
             return False
         return found.others_at + PERIOD_SECONDS < time.monotonic()
 
