@@ -204,7 +204,8 @@ class Holding:
     def release(self) -> None:
         """Let go what can go now, in steps. Call it after every change of the pods and every request's end."""
         left = STEP_REQUESTS
-        self._woken = {key for key in self._woken if not self._picker.has_pods(key)}
+        picker = self._picker
+        self._woken = {key for key in self._woken if picker.has_service(key) and not picker.has_pods(key)}
         for key, queue in list(self._queues.items()):
             blocked: set[Lane] = set()
             while (entry := queue.peek(blocked)) is not None:
@@ -244,6 +245,8 @@ class Holding:
 
     def _may_wait(self, admitted: Admitted, decision: Decision) -> bool:
         waits = isinstance(decision, Refusal) and decision.code in (NO_READY_POD, OVERLOADED)
+        # For a service that was deleted while the request waited, no pod will come.
+        waits = waits and self._picker.has_service(admitted.service.key)
         return waits and self._seconds(admitted) > 0 and not self._closed
 
     def _seconds(self, admitted: Admitted) -> float:

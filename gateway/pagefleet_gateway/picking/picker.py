@@ -143,6 +143,9 @@ class Picker:
         live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
         return any(self._ranking.below_limit(service, pods[name]) for name in self._drawn(service, live, pods))
 
+    def has_service(self, key: ServiceKey) -> bool:
+        return key in self._state.snapshot.services
+
     def has_pods(self, key: ServiceKey) -> bool:
         return any(self._state.snapshot.pods.get(key, {}).values())
 

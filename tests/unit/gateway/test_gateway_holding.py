@@ -83,6 +83,14 @@ async def test_a_crowd_is_let_go_in_steps_between_which_others_have_their_turn()
     assert all(isinstance(answer, Pick) for answer in answers) and not world.holding.queued_by_service()
 
 
+async def test_a_service_that_is_deleted_holds_nothing_and_its_successor_is_not_woken() -> None:
+    world = World()
+    held = world.hold()
+    world.state.remove_service(KEY)
+    assert held.done() and code(await held) == "no_ready_pod"
+    assert world.holding.held(KEY) == 0 and world.holding.held_by_service() == {}
+
+
 async def test_a_service_that_does_not_hold_refuses_at_once() -> None:
     assert code(World(hold_seconds=0.0).ask()) == "no_ready_pod"
     assert code(World(weights=()).ask()) == "service_not_ready"
