@@ -88,6 +88,11 @@ def test_a_clock_that_is_ahead_counts_in_its_own_month_and_what_is_over_or_gone_
     now[0] += 4000
     assert behind.used("team") == 5
     behind.retain({"team"})
+    behind.forget_past()
+    now[0] -= 4000  # the clock is set back
+    assert behind.used("team") == 7 and behind.used("gone") == 0
+    now[0] += 36 * 86_400
+    behind.forget_past()
     assert behind.all() == {"2026-12": {"a": {"team": 5}}}
 
 

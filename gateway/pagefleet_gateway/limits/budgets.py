@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 MAX_TOKENS = 1 << 53
+KEPT_SECONDS = 35 * 86_400.0  # after which a month is over for certain: a clock that was set forward may be set back
 MAX_COUNTERS, MAX_KEYS = 1_000, 10_000  # processes of one month, and keys of one process, that are believed
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 
@@ -42,7 +43,7 @@ class Budgets:
 
     @property
     def month(self) -> str:
-        return time.strftime("%Y-%m", time.gmtime(self._clock()))
+        return _month(self._clock())
 
     def spent(self, key: str, tokens: int) -> Spent | None:
         """Return what refuses a key with this budget, None while it has some left. 0: it has no budget."""
@@ -74,6 +75,13 @@ class Budgets:
         """Return every counter that is known, for another gateway or a file."""
         return self._counters
 
+    def copy(self) -> Counters:
+        """Return the same as `all`, which what is counted later does not change."""
+        return {
+            month: {process: dict(counts) for process, counts in processes.items()}
+            for month, processes in self._counters.items()
+        }
+
     def take_changed(self) -> Counters:
         """Return what of this gateway's own counter has changed since the last call."""
         changed, self._changed = self._changed, set()
@@ -98,16 +106,21 @@ class Budgets:
                     if type(tokens) is int and 0 <= tokens <= MAX_TOKENS and (key in own or len(own) < MAX_KEYS):
                         own[key] = max(own.get(key, 0), tokens)
 
+    def forget_past(self) -> None:
+        """Forget months that are over for long."""
+        oldest = _month(self._clock() - KEPT_SECONDS)
+        for month in [month for month in self._counters if month < oldest]:
+            del self._counters[month]
+
     def retain(self, keys: Collection[str]) -> None:
-        """Forget months that are over, and keys that are not among `keys`, which are those in force."""
-        self._counters = {
-            month: {
-                process: {key: tokens for key, tokens in counts.items() if key in keys}
-                for process, counts in processes.items()
-            }
-            for month, processes in self._counters.items()
-            if month >= self.month
-        }
+        """Forget keys that are not among `keys`, which are those in force."""
+        for processes in self._counters.values():
+            for process, counts in processes.items():
+                processes[process] = {key: tokens for key, tokens in counts.items() if key in keys}
+
+
+def _month(seconds: float) -> str:
+    return time.strftime("%Y-%m", time.gmtime(seconds))
 
 
 def _items(value: object) -> list[tuple[str, object]]:

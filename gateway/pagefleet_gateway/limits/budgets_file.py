@@ -7,11 +7,12 @@ several gateways may share one file, and an older file takes nothing back.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import threading
 from pathlib import Path
+
+import msgspec
 
 from pagefleet_gateway.limits.budgets import Budgets
 
@@ -26,7 +27,7 @@ class BudgetsFile:
 
     def __init__(self, file: Path | None, budgets: Budgets) -> None:
         self._file, self._budgets = file, budgets
-        self._written, self._failing = "", False
+        self._written, self._failing = b"", False
         self._writing = threading.Lock()  # the last write waits for one that is under way, so that it is the last
         self._read()
 
@@ -45,21 +46,22 @@ class BudgetsFile:
             text = self._text()
             self._report(self._exchange(self._file, text), text)
 
-    def _text(self) -> str:
-        return json.dumps(self._budgets.all(), separators=(",", ":"), sort_keys=True)
+    def _text(self) -> bytes:
+        # With thousands of keys a slower encoder stops the picks for a quarter of a second, each time.
+        return msgspec.json.encode(self._budgets.all())
 
-    def _exchange(self, file: Path, text: str) -> object:
+    def _exchange(self, file: Path, text: bytes) -> object:
         with self._writing:
             return _exchange(file, text)
 
     def _read(self) -> None:
-        if self._file is not None and self._file.exists():
+        if self._file is not None:
             try:
-                self._budgets.hear(_parsed(self._file))
+                self._budgets.hear(_parsed(self._file) if self._file.exists() else {})
             except (OSError, ValueError) as error:
-                self._report(error, "")
+                self._report(error, b"")
 
-    def _report(self, result: object, text: str) -> None:
+    def _report(self, result: object, text: bytes) -> None:
         if isinstance(result, Exception):
             if not self._failing:
                 log.error(
@@ -71,7 +73,7 @@ class BudgetsFile:
         self._budgets.hear(result)
 
 
-def _exchange(file: Path, text: str) -> object:
+def _exchange(file: Path, text: bytes) -> object:
     """Write `text` together with what another gateway may have written, and return that; an error where it failed."""
     try:
         known = _parsed(file) if file.exists() else {}
@@ -81,11 +83,11 @@ def _exchange(file: Path, text: str) -> object:
         return error
     merged = Budgets()
     merged.hear(known)
-    merged.hear(json.loads(text))
+    merged.hear(msgspec.json.decode(text))
     # Each process writes a file of its own and renames it: no reader sees half a file.
     new = file.with_name(f"{file.name}.{os.getpid()}")
     try:
-        new.write_text(json.dumps(merged.all()))
+        new.write_bytes(msgspec.json.encode(merged.all()))
         new.replace(file)
     except OSError as error:
         return error
@@ -93,8 +95,12 @@ def _exchange(file: Path, text: str) -> object:
 
 
 def _parsed(file: Path) -> object:
+    """Read the file. Raises OSError, and ValueError for one that is no JSON or too large."""
     with file.open("rb") as stream:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES // (1024 * 1024)} MiB")
-    return json.loads(data)
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

@@ -154,6 +154,7 @@ class Picker:
         services, keys = self._state.services, self._api_keys()
         yield from self.charges.sweep(services, now)
         yield from self.limits.retain_services(services)
+        self.limits.budgets.forget_past()
         if keys is not self._swept_keys:
             self._swept_keys = keys
             self.limits.retain_keys(() if keys is None else keys.all)

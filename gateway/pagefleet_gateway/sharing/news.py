@@ -9,7 +9,6 @@ what is malformed is left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 
 from pagefleet_gateway.cluster.steps import Steps, parts
@@ -87,7 +86,7 @@ class Newsroom:
         news.ejections = dict(ledger.outliers.rows(now))
         news.held = dict(self._holding.rows()) if self._holding else {}
         news.served = self._holding.turns.served() if self._holding else {}
-        news.budgets = deepcopy(self._budgets.all())
+        news.budgets = self._budgets.copy()
 
     def changes(self, now: float) -> News:
         """Return what has changed since the last call."""

@@ -56,7 +56,9 @@ async def test_a_running_gateway_writes_what_has_changed(tmp_path: Path, monkeyp
     following.cancel()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"2999-01": {"a": {"team": -1}}}', "\x00", json.dumps("x")])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1]", '{"2999-01": {"a": {"team": -1}}}', "\x00", json.dumps("x"), "[" * 9999]
+)
 def test_a_broken_file_is_replaced(tmp_path: Path, content: str) -> None:
     file = tmp_path / "budgets.json"
     file.write_text(content)
@@ -66,8 +68,9 @@ def test_a_broken_file_is_replaced(tmp_path: Path, content: str) -> None:
     assert begun(file, "b")[0].used("team") == 5
 
 
-def test_a_file_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    budgets, kept = begun(tmp_path / "missing" / "budgets.json", "a")
+@pytest.mark.parametrize("name", ["missing/budgets.json", "x" * 300])
+def test_a_file_that_cannot_be_used_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    budgets, kept = begun(tmp_path / name, "a")
     budgets.add("team", 5)
     with caplog.at_level(logging.ERROR):
         kept.save()
