@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_gateway.cluster.steps import finish
-from pagefleet_gateway.picking.prompts.prefixes import HASH_BYTES, MAX_CAPACITY, Prefixes
+from pagefleet_gateway.picking.prompts.prefixes import HASH_BYTES, MAX_CAPACITY, SWEPT, Prefixes
 from pagefleet_gateway.picking.prompts.request_cost import (
     BLOCK_BYTES,
     LONG_BLOCK_BYTES,
@@ -165,3 +165,28 @@ def test_a_cache_is_remembered_as_far_as_its_engine_says_that_it_reaches() -> No
     for number in range(MAX_CAPACITY + 5):
         prefixes.record("1", [number.to_bytes(HASH_BYTES, "little")])
     assert prefixes.matched("1", [(0).to_bytes(HASH_BYTES, "little")]) == 0, "no engine can fill the gateway's memory"
+
+
+def test_all_caches_together_are_bounded_each_by_an_equal_part() -> None:
+    """A fleet of a thousand pods must not fill the gateway's memory: its pods remember less each, the latest blocks last."""
+    prefixes = Prefixes(capacity=1000, total=4000)
+
+    def blocks(pod: int) -> list[bytes]:
+        return [(pod * 1000 + number).to_bytes(HASH_BYTES, "little") for number in range(1000)]
+
+    def remembered() -> int:
+        return sum(prefixes.matched(str(pod), [block]) for pod in range(40) for block in blocks(pod))
+
+    for pod in range(4):
+        prefixes.record(str(pod), blocks(pod))
+    assert remembered() == 4000, "few pods remember all that their caches hold"
+    for pod in range(4, 40):
+        prefixes.record(str(pod), blocks(pod))
+        prefixes.take_news()
+    for _ in range(1000 // SWEPT):
+        finish(prefixes.retain(set(map(str, range(40)))))
+    assert remembered() == 4000
+    assert all(prefixes.matched(str(pod), blocks(pod)) == 100 for pod in range(40)), "the beginnings of prompts"
+    finish(prefixes.retain({"7"}))
+    prefixes.record("7", blocks(7))
+    assert prefixes.matched("7", blocks(7)) == 1000

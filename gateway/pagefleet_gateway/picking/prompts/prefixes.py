@@ -1,7 +1,7 @@
 """The text that each pod got lately, as block hashes: an estimate of what its prefix cache holds.
 
 Remembers, and never chooses. Bounded per cache, by what the engine says that its cache holds; the least recently used block leaves
-first, as in the engines' caches.
+first, as in the engines' caches. All caches together are bounded too, each by an equal part.
 The hashes are the same in every gateway, so that one gateway can tell the others which blocks it has sent to which pod.
 """
 
@@ -17,6 +17,8 @@ from pagefleet_gateway.picking.prompts.request_cost import BLOCK_TOKENS, LONG_BL
 
 CAPACITY = 8192  # blocks of 64 tokens in a cache whose size is not known: 512k tokens, about a GPU's KV cache
 MAX_CAPACITY = 32_768  # blocks that are remembered of any cache: 2M tokens
+TOTAL = 1 << 21  # blocks that are remembered of all caches: 150 bytes each
+SWEPT = 100  # blocks of a cache that one sweep forgets, so that it stays short
 LONG_UNITS = LONG_BLOCK_TOKENS // BLOCK_TOKENS  # a larger block counts as so many
 HASH_BYTES = 16
 LOOKS = 32  # pods that show how deep a prompt may be cached
@@ -30,8 +32,8 @@ Cached = OrderedDict[bytes, int]  # the oldest block first, each with what the c
 class Prefixes:
     """An LRU of block hashes per cache: a pod's container, so that one which started again starts cold."""
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int = CAPACITY, total: int = TOTAL) -> None:
+        self._capacity, self._total = capacity, total
         self._capacities: dict[str, int] = {}  # of the caches whose size is known
         self._caches: dict[str, Cached] = {}
         self._units: dict[str, int] = {}  # what each cache's blocks count
@@ -108,7 +110,7 @@ class Prefixes:
         new ones, and those of which they have not heard for long."""
         cached = self._caches.setdefault(cache, OrderedDict())
         counted = self._counted.get(cache, 0)
-        oldest = counted - self._capacities.get(cache, self._capacity) // RETOLD
+        oldest = counted - self._room(cache) // RETOLD
         tell, units = [], 0
         for block in blocks:
             told = cached.get(block)
@@ -124,19 +126,28 @@ class Prefixes:
         self._evict(cache)
         return tell
 
-    def _evict(self, cache: str) -> None:
-        """Forget the least recently used blocks that the cache has no room for."""
-        cached, units, most = self._caches[cache], self._units[cache], self._capacities.get(cache, self._capacity)
-        while units > most:
+    def _room(self, cache: str) -> int:
+        """Return how many blocks are remembered of a cache."""
+        own = self._capacities.get(cache, self._capacity)
+        return max(1, min(own, self._total // max(1, len(self._caches))))
+
+    def _evict(self, cache: str, count: int = MAX_CAPACITY) -> None:
+        """Forget the least recently used blocks that the cache has no room for, `count` at most."""
+        cached, units, most = self._caches[cache], self._units[cache], self._room(cache)
+        while units > most and count:
             units -= _units(cached.popitem(last=False)[0])
+            count -= 1
         self._units[cache] = units
 
     def retain(self, caches: Container[str]) -> Steps:
-        """Forget caches that are not among `caches`."""
+        """Forget caches that are not among `caches`, and blocks of others that have no room any more."""
         for part in parts({**self._caches, **self._capacities, **self._news}):
             for name in [name for name in part if name not in caches]:
                 for table in (self._caches, self._counted, self._units, self._capacities, self._news):
                     table.pop(name, None)
+            for name in part:
+                if name in self._caches:
+                    self._evict(name, SWEPT)
             yield
 
 
