@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pagefleet_gateway.cluster.service import RateLimit, Service
 from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
-from pagefleet_gateway.holding.shares import Shares
+from pagefleet_gateway.holding.shares import MAX_TENANTS, Shares
 from pagefleet_gateway.limits.buckets import Bucket
 from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
 
@@ -78,6 +78,17 @@ def test_thousands_of_tenants_cost_a_turn_no_more_than_a_few_do() -> None:
     came = [entry.item for _ in range(4096) if (entry := waiting.pop()) is not None]
     assert sorted(came) == list(range(4096)) and sorted(came[:2048]) == list(range(2048))
     assert shares.looks < 20 * 4096
+
+
+def test_tenants_that_come_do_not_starve_those_whose_counts_were_forgotten() -> None:
+    waiting = queue(4096)
+    for number in range(2 * (MAX_TENANTS + 76)):
+        waiting.push(Entry(number, 0, f"tenant {number % 1100}", 10, 0))
+    for _ in range(1100):
+        waiting.pop()
+    for number in range(100):
+        waiting.push(Entry(10_000 + number, 0, f"new {number}", 10, 0))
+        assert (entry := waiting.pop()) is not None and entry.item == 1100 + number
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 400), st.sampled_from("xy")), max_size=60), st.data())

@@ -166,6 +166,8 @@ class FairQueue(Generic[T]):
             elif (now := self._shares.of(priority, tenant)) > tokens:
                 heapq.heapreplace(turns, (now, place, tenant))
             else:
+                if now < tokens:
+                    self._shares.remember(priority, tenant, tokens)
                 head = next((entry for entry in group.tenants[tenant] if entry.lane not in blocked), None)
                 if head is None:
                     passed.append(heapq.heappop(turns))

@@ -42,6 +42,10 @@ class Shares:
         if tenant not in waiting and waiting:
             self._set(priority, tenant, max(self.of(priority, tenant), min(self.of(priority, one) for one in waiting)))
 
+    def remember(self, priority: int, tenant: str, tokens: int) -> None:
+        """Count a tenant again that was forgotten while its requests wait: more tenants do than are remembered."""
+        self._set(priority, tenant, tokens)
+
     def charge(self, priority: int, tenant: str, tokens: int) -> None:
         """Count a request of so many tokens that this gateway lets go."""
         self._set(priority, tenant, self.of(priority, tenant) + tokens)
