@@ -137,13 +137,13 @@ def _key(where: str, entry: object) -> APIKey:
     acts_for_clients = _switch(f"{where}.actsForClients", entry.get("actsForClients", False))
     if acts_for_clients and (own := sorted(_OF_CLIENTS & set(entry))):
         raise KeyFileError(f"{where}.{own[0]}: not allowed with actsForClients; the keys of the clients have it")
-    services = [tuple(text.split("/")) for text in _texts(f"{where}.services", entry.get("services"))]
+    services = [tuple(text.split("/")) for text in _texts(where, entry, "services")]
     if any(len(service) != 2 or not all(service) for service in services):
         raise KeyFileError(f"{where}.services: each must be <namespace>/<name>")
     return APIKey(
         name=name,
         digest=_digest(where, entry.get("key"), entry.get("sha256")),
-        namespaces=frozenset(_texts(f"{where}.namespaces", entry.get("namespaces"))),
+        namespaces=frozenset(_texts(where, entry, "namespaces")),
         services=frozenset((service[0], service[1]) for service in services),
         requests_per_minute=_limit(f"{where}.requestsPerMinute", entry.get("requestsPerMinute", 0)),
         tokens_per_minute=_limit(f"{where}.tokensPerMinute", entry.get("tokensPerMinute", 0)),
@@ -170,11 +170,15 @@ def _digest(where: str, key: object, digest: object) -> bytes:
     return bytes.fromhex(digest)
 
 
-def _texts(where: str, value: object) -> list[str]:
-    if value is None:
+def _texts(where: str, entry: Mapping[str, object], field: str) -> list[str]:
+    """Return the field's names. One without a value is refused: whoever took the last name out did not mean every service."""
+    if field not in entry:
         return []
+    value = entry[field]
     if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
-        raise KeyFileError(f"{where}: must be a list of names with at least one; leave it out to allow every service")
+        raise KeyFileError(
+            f"{where}.{field}: must be a list of names with at least one; leave it out to allow every service"
+        )
     return value
 
 

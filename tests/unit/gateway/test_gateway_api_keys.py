@@ -83,6 +83,13 @@ def test_a_key_that_acts_for_clients_has_the_rights_of_the_client_that_it_names_
     assert client_key(keys, {"x-api-key": KEY, "pagefleet-acts-for": "batches"}) == keys.named("one")
 
 
+@pytest.mark.parametrize("field", ["namespaces", "services"])
+@pytest.mark.parametrize("value", ["", "[]", "null", "~", "team", "[1]"])
+def test_a_list_of_services_without_a_name_never_means_every_service(field: str, value: str) -> None:
+    with pytest.raises(KeyFileError, match=rf"\[0\]\.{field}: must be a list of names"):
+        parse(f"- name: one\n  key: {KEY}\n  {field}: {value}\n")
+
+
 @pytest.mark.parametrize("field", ["namespaces: [team]", "tokensPerMinute: 5", "manageAdapters: true"])
 def test_a_key_that_acts_for_clients_has_no_limits_of_its_own(field: str) -> None:
     name = field.split(":")[0]
