@@ -25,6 +25,7 @@ from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.scrapes import Scrapes
 from pagefleet_gateway.cluster.service import ServiceKey
 from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.deciding import Deciding
 from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.fronts.picker_health import serve_health
@@ -88,6 +89,7 @@ class Gateway:
         self.holding = Holding(
             self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival, name=settings.pod_name
         )
+        self.deciding = Deciding(state, self.holding, self.quotas, self.ledger.close)
         self.newsroom = Newsroom(self.ledger, self.picker.prefixes, self.holding, self.picker.limits.budgets)
         self.loads = Loads(self.newsroom, self.members, self._release_held)
         self.metrics = Metrics(self.ledger, self.holding, self.picker.limits.budgets)
@@ -193,9 +195,7 @@ class Gateway:
                 raise GatewayError(f"the gateway's task {task.get_name()!r} ended unasked") from task.exception()
 
     def _decide(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
-        decision = self.holding.decide(request)
-        if isinstance(decision, Refusal) and self.quotas.may_have(decision.bucket):
-            decision = asyncio.ensure_future(self._decide_with_peers(request))
+        decision = self.deciding.decide(request)
         if isinstance(decision, asyncio.Future):
             decision.add_done_callback(
                 lambda later: (
@@ -207,12 +207,6 @@ class Gateway:
         else:
             self._count(request, decision)
         return decision
-
-    async def _decide_with_peers(self, request: Request) -> Pick | Refusal:
-        """Decide again after the other gateway pods were asked for their part of the quota."""
-        await self.quotas.exchange()
-        decision = self.holding.decide(request)
-        return await decision if isinstance(decision, asyncio.Future) else decision
 
     def _count(self, request: Request, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
