@@ -237,7 +237,8 @@ class Manager:
             await run.over.wait()
         finally:
             await self._dispatcher.remove(run.lane, run.source)
-        if not states.overdue(run.batch, self._clock()) or run.source.done:
+        # A line that was given up in flight waits nowhere, so only the journal knows whether each was answered.
+        if run.journal is not None and len(run.journal.totals.answered) == run.batch.total:
             run.batch = self._batches.put(states.finalizing(run.batch, int(self._clock())))
 
     def _unanswered(self, run: Run) -> Iterator[Line]:
@@ -278,7 +279,7 @@ class Manager:
     def _write_expired(self, run: Run) -> None:
         if run.journal is None or run.batch.status is not Status.IN_PROGRESS:
             return
-        for line in list(self._unanswered(run)):
+        for line in self._unanswered(run):
             record = msgspec.json.encode(expired(disk.new_id("batch_req"), line.custom_id))
             run.journal.append(Row(line.number, False, msgspec.Raw(record)))
             self._metrics.lines.labels(run.batch.endpoint, "failed").inc()

@@ -16,13 +16,14 @@ from pathlib import Path
 
 from support.gateway.fleet import until
 
-from pagefleet_batches.jobs.batch import Batch, Status
-from pagefleet_batches.manager import Manager
+from pagefleet_batches.jobs.batch import Batch, Counts, Status
+from pagefleet_batches.manager import Manager, Run
 from pagefleet_batches.metrics import Metrics
 from pagefleet_batches.sending.answers import Answer
 from pagefleet_batches.settings import DAY, Settings
 from pagefleet_batches.storage.batches import Batches
 from pagefleet_batches.storage.files import FileInfo, Files
+from pagefleet_batches.storage.journal import Journal
 
 START = 1_000_000.0
 ENDPOINT = "/v1/completions"
@@ -123,6 +124,41 @@ async def test_a_server_that_was_down_at_the_window_s_end_sends_no_line_after_it
         await until(lambda: current(manager, batch).ended)
         assert current(manager, batch).status is Status.EXPIRED and not sent
         check_expired(manager, current(manager, batch))
+
+
+async def test_a_line_in_flight_at_the_window_s_end_is_named_although_no_other_is_left_to_send(tmp_path: Path) -> None:
+    clock, sent = Clock(), list[bytes]()
+
+    async def post(path: str, body: bytes, client: str) -> Answer:
+        sent.append(body)
+        return await first_five(path, body, client)
+
+    async with managed(tmp_path, clock, post) as manager:
+        batch = made(manager, clock, 6)
+        await until(lambda: len(sent) == 6)
+        clock.now = START + DAY
+        await manager.tick()
+        await until(lambda: current(manager, batch).ended)
+        done = current(manager, batch)
+        assert (done.status, done.counts) == (Status.EXPIRED, Counts(5, 1))
+        assert [row["custom_id"] for row in rows(manager, done.error_file_id)] == ["n5"]
+
+
+async def test_the_lines_of_an_expired_batch_are_not_in_memory_as_a_whole(tmp_path: Path) -> None:
+    clock = Clock()
+    async with managed(tmp_path, clock, first_five) as manager:
+        long = lines(1).replace(b'"n": 0', b'"n": 9, "prompt": "' + b"x" * 1024 * 1024 + b'"')
+        parts = [long.replace(b'"n0"', b'"n%d"' % number) for number in range(32)]
+        file = manager.files.write(FileInfo("file_a", "", "a", "batch", 0, 0, 2_000_000), parts)
+        assert file is not None
+        run = Run(Batch("batch_a", "", "", ENDPOINT, file.id, "24h", 0, 1, Status.IN_PROGRESS), asyncio.Event())
+        run.journal = Journal(tmp_path / "answers.jsonl")
+        tracemalloc.start()
+        manager._write_expired(run)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(run.journal.totals.answered) == 32 and peak < 16 * 1024 * 1024, peak
+        run.journal.close()
 
 
 async def test_files_and_batches_go_when_their_time_is_over(tmp_path: Path) -> None:
