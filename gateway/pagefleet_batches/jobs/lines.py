@@ -134,7 +134,7 @@ def _model(raw: msgspec.Raw) -> str:
     """Check a body as far as it must be the same for each endpoint. The engine checks the rest."""
     try:
         body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _Invalid("invalid_body", "`body` must be a JSON object", "body") from None
     model = _value(body["model"]) if "model" in body else None
     if not isinstance(model, str) or not model:

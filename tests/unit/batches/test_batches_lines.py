@@ -33,6 +33,7 @@ def text(**fields: object) -> bytes:
         (text(method="GET"), "invalid_method", "method"),
         (text(url="/v1/embeddings"), "invalid_url", "url"),
         (text(body=[]), "invalid_body", "body"),
+        (text(body={"model": "m"}).replace(b'"model"', b'"\xff":1,"model"'), "invalid_body", "body"),
         (text(body={"messages": []}), "invalid_model", "body.model"),
         (text(body={"model": 3}), "invalid_model", "body.model"),
         (text(body={"model": "m", "stream": True}), "invalid_stream", "body.stream"),
