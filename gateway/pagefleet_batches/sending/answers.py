@@ -15,6 +15,7 @@ OVER_QUOTA = ("rate_limit_exceeded", "insufficient_quota")
 MAX_TRIES = 3  # of a line that a server answers with an error of its own
 BUSY_SECONDS, FAILED_SECONDS, QUOTA_SECONDS, KEY_SECONDS = 1.0, 2.0, 5.0, 30.0  # without Retry-After
 MAX_RETRY_AFTER = 300.0
+SPARE_LEVELS = 100  # of nesting, for the levels of a row around its answer and for the calls around whoever reads it
 
 
 class Why(Enum):
@@ -82,8 +83,11 @@ def expired(line_id: str, custom_id: str) -> dict[str, object]:
 
 
 def _decoded(body: bytes) -> object:
+    """Return what a body says; None for what is no JSON, or is nested too deeply to be read again in a row of the journal."""
     try:
-        return msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
+        msgspec.json.decode(b"[" * SPARE_LEVELS + body + b"]" * SPARE_LEVELS, type=msgspec.Raw)
+        return document
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -15,6 +15,7 @@ from pagefleet_batches.sending.answers import MAX_TRIES, Again, Answer, Over, Wh
 from pagefleet_batches.sending.concurrency import Concurrency
 from pagefleet_batches.sending.gateway import _retry_after
 from pagefleet_batches.sending.lanes import Lane, Pending, Source
+from pagefleet_batches.storage.journal import Row
 
 
 def source(client: str, count: int, name: str = "") -> Source:
@@ -209,3 +210,13 @@ def test_a_client_whose_budget_is_spent_stops_nobody_else() -> None:
 )  # fmt: skip
 def test_a_retry_after_that_is_no_time_is_none(text: str) -> None:
     assert _retry_after(text) is None
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_every_answer_that_is_kept_can_be_read_again(status: int) -> None:
+    """JSON readers end at a depth that also counts their callers, and the row of an answer is deeper than the answer."""
+    for depth in range(850, 1000):
+        over = judge(Answer(status, b'{"a":' + b"[" * depth + b"]" * depth + b"}"), "id", "a", MAX_TRIES, own_key=False)
+        assert isinstance(over, Over)
+        row = msgspec.json.encode(Row(1, over.ok, msgspec.Raw(msgspec.json.encode(over.record))))
+        assert msgspec.json.decode(row, type=Row).line == 1
