@@ -53,7 +53,7 @@ class Incoming:
 
 
 class Files:
-    """All files, by id. Methods that write do so at once."""
+    """All files, by id. Methods that write do so at once, and may run in a thread beside those that read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._incoming = folder / "files", folder / "incoming"
@@ -74,7 +74,7 @@ class Files:
         return file if file is not None and file.client == client else None
 
     def bytes_of(self, client: str) -> int:
-        return sum(file.bytes for file in self._known.values() if file.client == client)
+        return sum(file.bytes for file in tuple(self._known.values()) if file.client == client)
 
     def content(self, name: str) -> Path:
         return self._folder / name / "content"

@@ -4,6 +4,7 @@ found again, and half an upload is not."""
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
 
 import msgspec
@@ -75,6 +76,22 @@ def test_files_are_found_again_and_half_an_upload_is_not(tmp_path: Path) -> None
     assert again.bytes_of("one") == 6 and not list((tmp_path / "incoming").iterdir())
     again.remove("file_1")
     assert not list(Files(tmp_path)) and not list((tmp_path / "files").iterdir())
+
+
+def test_a_client_s_bytes_are_summed_while_a_thread_writes_files(tmp_path: Path) -> None:
+    files, infos = Files(tmp_path), [FileInfo(f"file_{one}", "one", "a.jsonl", "batch", 0, 5, 50) for one in range(40)]
+    for info in infos[:20]:
+        files.write(info, [b"a"])
+
+    def write() -> None:
+        for info in infos[20:]:
+            files.write(info, [b"a"])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while thread.is_alive():
+        assert 20 <= files.bytes_of("one") <= 40
+    assert files.bytes_of("one") == 40
 
 
 def test_a_file_that_is_written_again_replaces_the_one_before(tmp_path: Path) -> None:
