@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pagefleet_batches.access import Access
 from pagefleet_batches.jobs.batch import WINDOWS, Batch
@@ -68,7 +69,7 @@ class Api:
                 400, "invalid_content_type", "an upload is multipart/form-data with the fields `file` and `purpose`"
             )
         fields: dict[str, str] = {}
-        incoming, filename = None, ""
+        incoming, filename, kept = None, "", None
         try:
             async for part in await request.multipart():
                 if not isinstance(part, BodyPartReader) or part.name is None:
@@ -82,7 +83,7 @@ class Api:
                 elif incoming is not None:
                     raise invalid("file", "may be given once")
                 else:
-                    incoming, filename = self._manager.files.incoming(), (part.filename or "file.jsonl")[:255]
+                    incoming, filename = self._manager.files.incoming(), _readable(part.filename or "file.jsonl")[:255]
                     await self._receive(part, incoming, _name(client))
             if incoming is None or not incoming.size:
                 raise invalid("file", "is missing or empty", "missing_required_parameter")
@@ -93,7 +94,7 @@ class Api:
         finally:
             if incoming is not None:
                 self._arriving[_name(client)] -= incoming.size
-                if not incoming.stream.closed:
+                if kept is None:
                     await asyncio.to_thread(incoming.drop)
         return _json(kept.document())
 
@@ -224,6 +225,10 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         found = error
     except web.HTTPRequestEntityTooLarge:
         found = ApiError(413, "request_too_large", f"the body has more than {MAX_BODY_BYTES} bytes, the limit")
+    except (web.RequestPayloadError, HttpProcessingError):
+        found = ApiError(
+            400, "invalid_body", "the body is not encoded as its headers say, or a part's headers are no headers"
+        )
     except web.HTTPException as error:
         code = (
             "path_not_found"
@@ -266,6 +271,11 @@ def _page(request: web.Request, all_: Sequence[tuple[str, dict[str, object]]], d
             "has_more": start + len(shown) < len(all_),
         }
     )
+
+
+def _readable(text: str) -> str:
+    """Return a text from a header as UTF-8 can write it: aiohttp keeps other bytes as lone surrogates."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 async def _text(part: BodyPartReader, name: str) -> str:

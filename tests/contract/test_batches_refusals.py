@@ -101,6 +101,29 @@ async def test_an_upload_that_is_none_or_breaks_off_leaves_nothing(tmp_path: Pat
         assert [one async for one in await here.client().files.list()] == []
 
 
+async def test_an_upload_whose_bytes_are_not_what_its_headers_say_is_a_400(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        await here.start_server()
+        part = b'--a\r\ncontent-disposition: form-data; name="file"; filename="\xe9.jsonl"\r\n%s\r\nx\r\n--a--\r\n'
+        purpose = b'--a\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        kind = {"content-type": "multipart/form-data; boundary=a"}
+        for data, headers in (
+            (purpose + part % b"no header\r\n", {}),
+            (purpose + part % (b"x: " + b"y" * 20_000 + b"\r\n"), {}),
+            (purpose + part % b"", {"content-encoding": "gzip"}),
+        ):
+            async with here.fleet.http.post(
+                f"{here.fleet.url}/v1/files", data=data, headers=kind | headers
+            ) as response:
+                assert (response.status, (await response.json())["error"]["code"]) == (400, "invalid_body")
+        # A name in Latin-1 is none of UTF-8, in which the server writes what it knows of a file.
+        async with here.fleet.http.post(
+            f"{here.fleet.url}/v1/files", data=purpose + part % b"", headers=kind
+        ) as response:
+            assert (response.status, (await response.json()).get("filename")) == (200, "\ufffd.jsonl")
+        assert not any((here.settings.folder / "incoming").iterdir())
+
+
 async def test_a_window_that_is_no_text_is_a_400(tmp_path: Path) -> None:
     async with desk(tmp_path) as here:
         await here.start_server()
