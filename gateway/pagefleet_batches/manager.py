@@ -286,7 +286,8 @@ class Manager:
 
     def _write_files(self, run: Run, journal: Journal) -> tuple[str, str]:
         batch, now = run.batch, int(self._clock())
-        seconds = batch.output_seconds or self._settings.retention_seconds
+        longest = self._settings.retention_seconds
+        seconds = min(batch.output_seconds or longest, longest)
         names = []
         for ok, kind in ((True, "output"), (False, "error")):
             name = f"file_{batch.id.removeprefix('batch_')}_{kind}"

@@ -180,6 +180,22 @@ async def test_files_and_batches_go_when_their_time_is_over(tmp_path: Path) -> N
         assert manager.get("one", batch.id) is None and manager.get("one", waiting.id) is not None
 
 
+async def test_no_client_has_its_answers_kept_longer_than_the_server_keeps_files(tmp_path: Path) -> None:
+    clock, settings = Clock(), Settings(tmp_path, retention_seconds=2 * DAY)
+    manager = Manager(settings, Files(tmp_path), Batches(tmp_path), first_five, Metrics(), clock=clock)
+    try:
+        file = manager.files.write(FileInfo("file_a", "one", "a", "batch", 0, 0, 2_000_000), [lines(1)])
+        assert file is not None
+        for asked, kept in ((30 * DAY, 2 * DAY), (3600, 3600)):
+            options = {"completion_window": "24h", "output_seconds": asked}
+            batch = manager.create("one", "", ENDPOINT, file, options)
+            await until(lambda batch=batch: current(manager, batch).ended)  # type: ignore[misc]
+            output = manager.files.get("one", current(manager, batch).output_file_id)
+            assert output is not None and output.expires_at == START + kept
+    finally:
+        await manager.close()
+
+
 async def test_the_metrics_count_lines_batches_and_time(tmp_path: Path) -> None:
     clock, metrics = Clock(), Metrics()
     manager = Manager(
