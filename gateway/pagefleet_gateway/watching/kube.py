@@ -190,8 +190,7 @@ def _with_pools(api: client.ApiClient, state: State, namespace: str, pools: Pool
     services, pods = feeds
 
     def replace_services(items: list[Raw]) -> None:
-        for raw in items:
-            pools.put_hosts(service_from(raw).key, hostnames_of(raw))
+        pools.replace_hosts({service_from(raw).key: hostnames_of(raw) for raw in items})
         state.replace_services([*(service_from(raw) for raw in items), *pools.services])
 
     def upsert_service(raw: Raw) -> None:

@@ -201,6 +201,9 @@ class Pools:
         for pod in self._endpoints(old) if old is not None else ():
             self._state.remove_pod(pod.uid)
 
+    def replace_hosts(self, hosts: Mapping[ServiceKey, tuple[str, ...]]) -> None:
+        self._hosts = dict(hosts)
+
     def put_hosts(self, key: ServiceKey, names: tuple[str, ...]) -> None:
         self._hosts[key] = names
 

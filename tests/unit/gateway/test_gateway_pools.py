@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kubernetes.aio import client
 
 from pagefleet_gateway.cluster.service import Service
 from pagefleet_gateway.cluster.state import Pod, State
@@ -18,6 +19,7 @@ from pagefleet_gateway.picking.pick import Pick, Request
 from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.settings import SettingError, settings_from
+from pagefleet_gateway.watching.kube import _feeds, _with_pools
 from pagefleet_gateway.watching.pools import Pool, Pools, hostnames_of, pool_from
 
 JSON = st.recursive(
@@ -149,6 +151,25 @@ def world(*pools_of: str) -> tuple[State, Pools]:
 def test_the_service_is_found_by_host_path_model_or_because_it_is_the_only_pool(request_: Request, path: str) -> None:
     _, pools = world("qwen")
     assert pools.with_service_path(request_).path == path
+
+
+def routed(name: str, *hostnames: str) -> dict[str, Any]:
+    traffic = {"provider": "GatewayAPI", "gatewayAPI": {"hostnames": list(hostnames)}}
+    return {"metadata": {"namespace": "team", "name": name}, "spec": {"traffic": traffic}}
+
+
+async def test_a_host_name_is_no_more_that_of_a_service_that_a_new_list_lacks() -> None:
+    state, request = State(), asked("/v1/completions", host="chat.example.org")
+    pools = Pools(state, "picker")
+    async with client.ApiClient() as api:
+        services, *_ = _with_pools(api, state, "", pools, _feeds(api, state, ""))
+    services.replace([routed("old", "chat.example.org"), routed("moved", "chat.example.org")])
+    assert pools.with_service_path(request).path == "/team/old/v1/completions"
+    services.replace([routed("moved", "chat.example.org")])
+    assert pools.with_service_path(request).path == "/team/moved/v1/completions"
+    services.replace([])
+    pools.put(pool())
+    assert pools.with_service_path(request).path == "/team/~qwen/v1/completions"
 
 
 def test_any_path_is_a_pools_only_where_a_pool_names_this_picker() -> None:
