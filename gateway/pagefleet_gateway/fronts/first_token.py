@@ -14,8 +14,9 @@ import msgspec
 MAX_LINE_BYTES = 256 * 1024  # a longer line is no opening event
 CONTENT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio")
 KINDS = ("response.", "message_", "content_block_", "ping", "error")  # events of Responses and Messages
-# A line that begins like this is an error: within a text of an answer quotes and line ends are escaped.
-ERROR = re.compile(rb"""[\r\n](?:data: ?\{"error"|event: ?(?:error|response\.failed)[\r\n])""")
+# A line that begins like this is an error: within a text of an answer quotes and line ends are escaped. `"error": null`, which some
+# engines write into each event, is none.
+ERROR = re.compile(rb"""[\r\n](?:data: ?\{"error": ?[^n\s]|event: ?(?:error|response\.failed)[\r\n])""")
 ERROR_BYTES = 32  # of the longest of them
 
 
@@ -70,7 +71,7 @@ def _is_token(line: bytes) -> bool:
         return True
     if not isinstance(event, dict):
         return True
-    if "error" in event:
+    if event.get("error"):
         return False
     choices = event.get("choices")
     if isinstance(choices, list):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pagefleet_gateway.fronts.first_token import MAX_LINE_BYTES, FirstToken
+from pagefleet_gateway.fronts.first_token import MAX_LINE_BYTES, ErrorEvent, FirstToken
 
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
 CONTENT = {"choices": [{"index": 0, "delta": {"content": "a"}}]}
@@ -27,6 +27,8 @@ def event(document: object) -> bytes:
         (event({"choices": [{"text": ""}]}), False),
         (event({"error": {"message": "no page left"}}), False),
         (event({"type": "response.created", "response": {}}), False),
+        (event({"error": None, "choices": []}), False),
+        (event({"error": None} | CONTENT), True),
         (event(CONTENT), True),
         (event(TOOL), True),
         (event({"choices": [{"text": "a"}]}), True),
@@ -58,3 +60,10 @@ def test_pieces_are_put_together() -> None:
     body, pieces = event(ROLE) + event(CONTENT) + event(CONTENT), FirstToken()
     fed = [pieces.feed(body[index : index + 1]) for index in range(len(body))]
     assert fed.index(True) == len(event(ROLE)) + len(event(CONTENT)) - 2  # at its line's end
+
+
+@pytest.mark.parametrize("cut", [0, 7, 15, 16, 17, 18])
+@pytest.mark.parametrize(("value", "error"), [(None, False), ({"message": "no"}, True), ("no", True)])
+def test_an_error_that_is_null_is_none(cut: int, value: object, error: bool) -> None:
+    body, pieces = event({"error": value} | CONTENT), ErrorEvent()
+    assert any(pieces.feed(piece) for piece in (body[:cut], body[cut:])) is error

@@ -18,10 +18,10 @@ from pagefleet_gateway.envoy.module import library
 
 NOTHING, TOKEN, FAILURE = range(3)
 ERROR_PARTS = (
-    b"data:", b"d", b"ata: ", b" ", b'{"err', b'or"', b'data: {"error"', b"\n", b"\nevent:", b"\nevent: ", b"error", b"r",
+    b"data:", b"d", b"ata: ", b" ", b'{"err', b'or"', b'data: {"error"', b":", b"n", b"{", b"\n", b"\nevent:", b"\nevent: ", b"error", b"r",
     b"response.", b"failed", b"\r",
 )  # fmt: skip
-ERROR_EVENT = re.compile(rb'data: ?\{"error"|\nevent: ?(?:error|response\.failed)[\r\n]')
+ERROR_EVENT = re.compile(rb'data: ?\{"error": ?[^n \t\r\n]|\nevent: ?(?:error|response\.failed)[\r\n]')
 
 
 class Text(ctypes.Structure):
@@ -206,6 +206,9 @@ def test_changed_sources_have_another_library(monkeypatch: pytest.MonkeyPatch, t
         (b'data: {"error": {"message": "no"}}\n\n', True),
         (b'data:{"error":"no"}\n\n', True),
         (b'data: {"choices": []}\n\ndata: {"error": 1}\n\n', True),
+        (b'data: {"error":null}\n\ndata: {"error":{}}\n\n', True),
+        (b'data: {"error": null, "choices": []}\n\n', False),
+        (b'data:{"error":null}\n\n', False),
         (b'\n\nevent: error\ndata: {"type": "error"}\n\n', True),
         (b'\n\nevent:error\r\ndata: {"code": 1, "type": "error"}\r\n\r\n', True),
         (b'\nevent: response.failed\ndata: {"type": "response.failed"}\n\n', True),

@@ -215,14 +215,17 @@ enum event read_events(Events *events, Text chunk, Text *data) {
 bool find_error_event(size_t *matched, Text chunk) {
   /* Within a string of an answer quotes and line ends would be escaped, so only an event itself can begin like this. No mark
    * holds its first byte again, so a new match can only begin at the byte that ends the old one. The last byte of the names,
-   * a line's end, is `\n` or `\r`. */
-  static const char *const marks[] = {"data: {\"error\"", "\nevent: error\r", "\nevent: response.failed\r"};
-  enum { DATA, ERROR, FAILED, WIDTH = 64, SHARED = 8, SPACE_IN_DATA = 5, SPACE_IN_NAME = 7 };
+   * a line's end, is `\n` or `\r`. The last one of the data is the first of the error's value: `null` is no error, and some
+   * engines write it into each event. */
+  static const char *const marks[] = {"data: {\"error\": v", "\nevent: error\r", "\nevent: response.failed\r"};
+  enum { DATA, ERROR, FAILED, WIDTH = 64, SHARED = 8, SPACE_IN_DATA = 5, SPACE_IN_NAME = 7, SPACE_BEFORE_VALUE = 15, VALUE };
   for (const char *at = chunk.at, *end = chunk.at + chunk.length; at < end; at++) {
     if (!*matched && *at != 'd' && *at != '\n') continue;
     size_t mark = *matched / WIDTH, position = *matched % WIDTH;
     char sign = *at == '\n' && marks[mark][position] == '\r' ? '\r' : *at;
-    if (position == (mark == DATA ? SPACE_IN_DATA : SPACE_IN_NAME) && sign != ' ') position++;
+    bool spaced = mark == DATA ? position == SPACE_IN_DATA || position == SPACE_BEFORE_VALUE : position == SPACE_IN_NAME;
+    if (spaced && sign != ' ') position++;
+    if (mark == DATA && position == VALUE) sign = sign == 'n' || space(sign) ? ' ' : marks[DATA][VALUE];
     if (mark == ERROR && position == SHARED && sign == 'r') mark = FAILED;
     if (position && sign == marks[mark][position]) position++;
     else { mark = *at == '\n' ? ERROR : DATA; position = *at == '\n' || *at == 'd'; }
