@@ -100,6 +100,7 @@ class Gateway:
         offset = time.time() - time.monotonic()
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}", self.ledger, offset)
         self.counting = Counting(self.ledger, self.windows, self.metrics, time.monotonic)
+        self.holding.on_left = self.counting.record_left
         # Why the watch is not ready, "" when it is. Set before `start` where there is a watch.
         self.unsynced_reason: Callable[[], str] = str
         self.internal_port = settings.internal_port

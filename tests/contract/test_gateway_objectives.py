@@ -67,6 +67,18 @@ async def test_late_first_tokens_and_the_time_in_the_queue_break_a_promise(fleet
     await counted(fleet, {CHAT.key: (5, 2), LIVE.key: (1, 1), UP.key: (5, 0)})
 
 
+async def test_a_client_that_leaves_the_queue_after_the_bound_was_kept_waiting_for_too_long(fleet: Fleet) -> None:
+    fleet.serve((STABLE, 100), objectives=(CHAT, LIVE, UP), hold_seconds=30.0, **CLASSES)
+    waiting = [asyncio.create_task(stream(fleet, **tier)) for tier in ({"x-tier": "live"}, {}, {})]
+    await until(lambda: fleet.gateway.holding.held(("team", "chat")) == 3)
+    waiting.pop().cancel()
+    await until(lambda: fleet.gateway.holding.held(("team", "chat")) == 2)
+    await asyncio.sleep(1.1)  # the others wait for longer than promised
+    for one in waiting:
+        one.cancel()
+    await counted(fleet, {CHAT.key: (2, 2), LIVE.key: (1, 1)})
+
+
 async def test_errors_and_shed_requests_miss_and_limits_and_bad_requests_do_not_count(fleet: Fleet) -> None:
     fleet.serve((STABLE, 100), objectives=(UP,), retries=0)
     assert (await fleet.chat())[0] == 503, "no pod is there"

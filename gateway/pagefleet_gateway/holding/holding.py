@@ -60,6 +60,8 @@ class Holding:
 
     `on_wake(service)` is called when a request first needs a pod of a service that holds requests and has none, and not
     again before the service had one. `on_arrival` is called for every request within its limits, before it may have to wait.
+    `on_left` is called with a request that was given up while it waited, and the seconds that it had waited. One that its header
+    forces to the canary is no request of the service's own, so it is not called for that.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Holding:
         """`name` is this gateway's, among those that tell each other what waits."""
         self._picker, self._clock, self._on_wake, self._bounds = picker, clock, on_wake, bounds
         self._on_arrival = on_arrival
+        self.on_left: Callable[[Admitted, float], None] = lambda _, __: None
         self._queues: dict[ServiceKey, FairQueue[HeldRequest]] = {}
         self._woken: set[ServiceKey] = set()  # services without pods whose wake-up was sent
         self._closed = self._goes_on = False
@@ -269,7 +272,7 @@ class Holding:
         if entries >= self._bounds.entries or stored + size > self._bounds.bytes:
             return refusals.all_queues_full(service, self._bounds.entries, self._bounds.bytes)
         queue = self._queue(service)
-        loop = asyncio.get_running_loop()
+        loop, began = asyncio.get_running_loop(), self._clock()
         held = HeldRequest(admitted, lane, Later(self._seconds(admitted)))
         if self._is_class_full(queue, service, priority, size):
             self._forget_empty(service.key)
@@ -285,8 +288,10 @@ class Holding:
         self._wake(admitted)
         timer = loop.call_later(self._seconds(admitted), self._expire, held)
 
-        def clean_up(_: asyncio.Future[Decision]) -> None:
+        def clean_up(decision: asyncio.Future[Decision]) -> None:
             timer.cancel()
+            if decision.cancelled() and not lane[1]:
+                self.on_left(admitted, self._clock() - began)
             queue.remove(entry)
             self._changed.add(service.key)
             self._forget_empty(service.key)

@@ -16,9 +16,11 @@ from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.access_log import Completion, LogLine
 from pagefleet_gateway.measuring.first_tokens import FirstToken, StreamError
 from pagefleet_gateway.measuring.metrics import Metrics
-from pagefleet_gateway.measuring.objectives import Judged, judge_refusal
+from pagefleet_gateway.measuring.objectives import Judged, judge, judge_refusal
+from pagefleet_gateway.measuring.slices import End, Outcome
 from pagefleet_gateway.measuring.windows import Windows
-from pagefleet_gateway.picking.ledger import Ledger, Ticket
+from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
+from pagefleet_gateway.picking.pick import Admitted
 
 TICK_SECONDS = 0.5  # a slice is closed so late at most
 STEP_LOST = 100  # requests without a log line that are counted in one step
@@ -72,9 +74,23 @@ class Counting:
         """Count a request of a class that the gateway itself refused, and that was sent to no revision."""
         self._record_objectives(service.key, "", judge_refusal(service, status, priority), self._clock())
 
+    def record_left(self, admitted: Admitted, seconds: float) -> None:
+        """Count a request whose client left after so many seconds in the gateway's queue: it was sent to no revision."""
+        service = admitted.service
+        outcome = Outcome(
+            Group(*service.key, "", ""),
+            End.LEFT,
+            0.0,
+            e2e=None,
+            waiting=admitted.cost.streams,
+            held=seconds,
+            priority=service.priority(admitted.request.headers),
+        )
+        self._record_objectives(service.key, "", judge(service, outcome), self._clock())
+
     def _record_objectives(self, service: ServiceKey, revision: str, judged: Iterable[Judged], now: float) -> None:
         for objective, missed in judged:
-            self._metrics.objectives.count((*service, revision), objective, missed)
+            self._metrics.record_objective((*service, revision), objective, missed)
             self._windows.record_objective(service, objective, missed, now)
 
     def drop(self, request_id: str) -> None:

@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pagefleet_contract.disaggregation import OUTCOMES
+from pagefleet_contract.slo import Objective
 from pagefleet_gateway.cluster.service import Service, ServiceKey
 from pagefleet_gateway.cluster.state import RevisionKey
 from pagefleet_gateway.cluster.steps import Steps, parts
@@ -155,6 +156,11 @@ class Metrics:
     def record_refusal(self, namespace: str, service: str, code: int) -> None:
         """Count a request that the picker refused; it was sent to no revision."""
         self._count((namespace, service, ""), code)
+
+    def record_objective(self, key: RevisionKey, objective: Objective, missed: bool) -> None:
+        """Count a request that kept or missed an objective; revision "" for one that was sent to none."""
+        self._codes.setdefault(key, set())
+        self.objectives.count(key, objective, missed)
 
     def retain(self, services: Mapping[ServiceKey, Service], revisions: Container[RevisionKey], now: float) -> Steps:
         """Remove the label sets of services and revisions that have been gone for GONE_SECONDS.

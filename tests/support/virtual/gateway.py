@@ -48,6 +48,7 @@ class VirtualGateway:
         self.holding = Holding(self.picker, lambda: self.now, lambda _: None)
         self.metrics = Metrics(self.ledger, self.holding)
         self.counting = Counting(self.ledger, self.windows, self.metrics, lambda: self.now)
+        self.holding.on_left = self.counting.record_left
         names = {name: numbered(name, pods) for name in (STABLE, CANARY)} if isinstance(pods, int) else pods
         self.pods = [
             Pod(f"uid-{pod}", pod, NAMESPACE, NAME, revision, f"10.0.{place}.{index}:8000")

@@ -3,10 +3,13 @@ included; it counts once, in its own priority, and the same in /windows as in th
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
-from support.virtual.gateway import NAME, NAMESPACE, STABLE, VirtualGateway
+from support.virtual.gateway import NAME, NAMESPACE, PATH, STABLE, VirtualGateway
 
 from pagefleet_contract.slo import Objective
 from pagefleet_gateway.cluster.objects import service_from
@@ -15,6 +18,7 @@ from pagefleet_gateway.cluster.steps import finish
 from pagefleet_gateway.measuring.objectives import judge, judge_refusal
 from pagefleet_gateway.measuring.slices import End, Outcome
 from pagefleet_gateway.picking.ledger import Group
+from pagefleet_gateway.picking.pick import Request
 
 TTFT = Objective("chat", "ttft", 0.05, 2.0)
 E2E, TPOT, FAILED = (
@@ -125,6 +129,36 @@ def test_windows_and_metrics_count_a_request_once_when_it_ends() -> None:
     assert f"pagefleet_gateway_slo_missed_total{{{of.format('chat', STABLE)}}} 1.0" in page
     assert f"pagefleet_gateway_slo_missed_total{{{of.format('up', '')}}} 1.0" in page
     assert 'pagefleet_gateway_slo_allowed_ratio{namespace="team",objective="chat",service="chat"} 0.05' in page
+
+
+async def test_a_client_that_leaves_the_queue_counts_once_it_has_waited_for_longer_than_promised() -> None:
+    gateway = VirtualGateway(weights=((STABLE, 100),), objectives=(TTFT, E2E, FAILED), hold_seconds=60.0)
+    gateway.state.replace_pods([])
+    for number, (seconds, streams) in enumerate(((1.9, True), (2.1, True), (2.1, False), (10.1, True), (10.1, False))):
+        body = json.dumps({"prompt": "x", "stream": streams}).encode()
+        held = gateway.holding.decide(Request(f"r{number}", "POST", PATH, {}, body))
+        assert isinstance(held, asyncio.Future)
+        gateway.now += seconds
+        held.cancel()
+        await asyncio.sleep(0)
+    answered = gateway.holding.decide(Request("r9", "POST", PATH, {}, b""))
+    gateway.now += 20.0
+    gateway.state.replace_pods(gateway.pods)
+    gateway.state.confirm(gateway.pods)
+    gateway.holding.release()
+    assert isinstance(answered, asyncio.Future) and answered.done()
+    counted = Counter[str]()
+    for piece in gateway.slices(1000.0):
+        for key, (requests, missed) in piece.slo.items():
+            counted[key] += requests
+            assert requests == missed
+    assert counted == {TTFT.key: 2, E2E.key: 2}
+    gateway.state.remove_service((NAMESPACE, NAME))
+    gateway.state.replace_pods([])
+    for now in (1002.0, 1400.0):
+        gateway.now = now
+        finish(gateway.counting.sweep(gateway.state))
+    assert "slo_missed_total{" not in gateway.metrics.text().decode()
 
 
 def test_the_series_of_a_service_that_is_gone_go_with_it() -> None:
