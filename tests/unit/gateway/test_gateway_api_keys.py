@@ -6,8 +6,11 @@ an engine by either front, and that the key's name does, and no other name.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from aiohttp.test_utils import make_mocked_request
+from prometheus_client import Gauge
 
 from pagefleet_contract.headers import CLIENT_HEADER, PREFILL_HEADER
 from pagefleet_engine.api.base.auth import Keys
@@ -16,6 +19,7 @@ from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.fronts.authz import http_response
 from pagefleet_gateway.fronts.ext_proc_messages import pick_response
 from pagefleet_gateway.limits.api_keys import APIKeys, KeyFileError, parse
+from pagefleet_gateway.limits.keyring import Keyring
 from pagefleet_gateway.picking.pick import Pick
 from pagefleet_gateway.picking.routing import Refusal, client_key
 
@@ -117,3 +121,18 @@ def test_both_fronts_take_the_clients_key_from_the_request(
     assert (values.get("authorization"), values.get(CLIENT_HEADER, "")) == (added, api_key)
     # Another gateway does not remove what a client says of itself.
     assert list(mutation.remove_headers) == [*removed, *([] if api_key else [CLIENT_HEADER]), PREFILL_HEADER]
+
+
+async def test_a_file_that_can_be_read_again_is_valid_again_also_with_the_same_keys(tmp_path: Path) -> None:
+    file, valid = tmp_path / "keys.yaml", Gauge("valid", "", registry=None)
+    good = f"[{{name: one, key: {'k' * 16}}}]"
+    file.write_text(good)
+    keyring = Keyring(file, valid)
+    for text, expected in ((None, 0), (good, 1), ("[]", 0), ("[]", 0), (None, 0), ("[]", 0), (good, 1), (good, 1)):
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+        await keyring.renew(file)
+        (sample,) = next(iter(valid.collect())).samples
+        assert sample.value == expected, text
+        assert keyring.keys is not None and len(keyring.keys) == 1
