@@ -12,6 +12,8 @@ from pagefleet_batches.jobs.batch import NO_USAGE, Usage
 
 # The gateway's codes for a client that is over its quota of a minute, or has used its tokens of the month.
 OVER_QUOTA = ("rate_limit_exceeded", "insufficient_quota")
+# Pods read a changed Secret at different times: for a minute the gateway may not know a new client that this server knows.
+CLIENT_UNKNOWN = "client_unknown"
 MAX_TRIES = 3  # of a line that a server answers with an error of its own
 BUSY_SECONDS, FAILED_SECONDS, QUOTA_SECONDS, KEY_SECONDS = 1.0, 2.0, 5.0, 30.0  # without Retry-After
 MAX_RETRY_AFTER = 300.0
@@ -63,6 +65,8 @@ def judge(answer: Answer, line_id: str, custom_id: str, tries: int, own_key: boo
             return Again(Why.BUSY, wait or BUSY_SECONDS)
         case 401 if own_key:
             return Again(Why.KEY, wait or KEY_SECONDS)
+        case 403 if _code(document) == CLIENT_UNKNOWN and tries < MAX_TRIES:
+            return Again(Why.FAILED, wait or KEY_SECONDS)
         case status if (status >= 500 or not isinstance(document, dict)) and tries < MAX_TRIES:
             return Again(Why.FAILED, wait or FAILED_SECONDS)
         case status:

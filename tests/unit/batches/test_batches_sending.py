@@ -131,6 +131,7 @@ def error(code: str) -> bytes:
         (Answer(500, error("x")), True, Again(Why.FAILED, 2.0)),
         (Answer(504, error("x")), True, Again(Why.FAILED, 2.0)),
         (Answer(200, b"<html>"), True, Again(Why.FAILED, 2.0)),
+        (Answer(403, error("client_unknown")), True, Again(Why.FAILED, 30.0)),
     ],
 )
 def test_these_answers_mean_again(answer: Answer, own_key: bool, expected: Again) -> None:
@@ -143,6 +144,7 @@ def test_these_answers_mean_again(answer: Answer, own_key: bool, expected: Again
         (Answer(400, error("x")), 1),
         (Answer(401, error("invalid_api_key")), 1),
         (Answer(403, error("service_not_allowed")), 1),
+        (Answer(403, error("client_unknown")), MAX_TRIES),
         (Answer(404, error("model_not_found")), 1),
         (Answer(422, error("request_ends_engines")), 1),
         (Answer(500, error("x")), MAX_TRIES),
