@@ -150,6 +150,7 @@ async def test_an_error_as_the_first_event_is_tried_again_and_at_last_a_503(flee
     async with fleet.http.post(f"{fleet.url}/team/chat/v1/chat/completions", json=STREAM) as response:
         assert (response.status, response.content_type) == (503, "application/json")
         assert (await response.json())["error"]["message"] == "no page left"
+        assert response.headers.get("retry-after") == "1"
     await fleet.engine(STABLE)
     answers = [await stream(fleet) for _ in range(4)]
     assert [(status, text) for status, _, text in answers] == [(200, "".join(TOKENS))] * 4

@@ -112,11 +112,16 @@ static void follow(void *envoy, Stream *stream) {
     }
 }
 
-static void mark_full(void *envoy) {
+/* Every 429 and 503 of the gateway says when to try again. */
+static void set_retry_after(void *envoy) {
   Text seconds;
-  envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, ERROR_HEADER, ENGINE_FULL);
   if (!header(envoy, RESPONSE_HEADERS, TEXT("retry-after"), &seconds))
     envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, TEXT("retry-after"), TEXT("1"));
+}
+
+static void mark_full(void *envoy) {
+  envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, ERROR_HEADER, ENGINE_FULL);
+  set_retry_after(envoy);
 }
 
 static void release_refusal(void *envoy, Stream *stream) {
@@ -145,8 +150,10 @@ static void answer_failure(void *envoy, Text data) {
   Text error = {copy, copy == NULL ? 0 : data.length};
   if (copy != NULL) memcpy(copy, data.at, data.length);
   bool full = states_full(error);
-  snprintf(status, sizeof status, "%03d", full ? 429 : failure_status(error));
+  int code = full ? 429 : failure_status(error);
+  snprintf(status, sizeof status, "%03d", code);
   if (full) mark_full(envoy);
+  if (code == 429 || code == 503) set_retry_after(envoy);
   envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, TEXT(":status"), (Text){status, 3});
   envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, TEXT("content-type"), TEXT("application/json"));
   envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, TEXT("content-length"), (Text){NULL, 0});
