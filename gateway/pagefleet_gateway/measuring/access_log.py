@@ -150,11 +150,12 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     answered = _pod_at(ticket, line.upstream)
     end = _end(ticket, line, answered)
     full = {uid for uid, attempt in attempts.items() if attempt is AttemptEnd.FULL}
-    failed_pods = [pod for pod in _failed_pods(ticket, line, end is End.LEFT) if pod.uid not in full]
+    left = end is not End.FAILED and _left(line)
+    failed_pods = [pod for pod in _failed_pods(ticket, line, left) if pod.uid not in full]
     for pod in failed_pods:
         if pod.uid not in attempts:
             ledger.outliers.record_failure(pod.uid, now)
-    if answered is not None and answered not in failed_pods and end is not End.LEFT and line.code:
+    if answered is not None and answered not in failed_pods and not left and line.code:
         if line.code >= 500:
             ledger.outliers.record_error(answered.uid, now)
         else:
@@ -245,13 +246,18 @@ def _end(ticket: Ticket, line: LogLine, answered: Pod | None) -> End:
     """Return how a request ended. An engine that has already failed the request is not excused by a client that leaves."""
     if line.code >= 500 or ticket.stream_error or (line.error and not 400 <= line.code < 500):
         return End.FAILED
-    if line.flags & CANCELLED or _unread(line):
-        return End.LEFT
+    elsewhere = answered is not None and answered.revision != ticket.revision
+    if _left(line):
+        return End.ELSEWHERE if elsewhere and line.code else End.LEFT
     if line.flags:
         return End.FAILED
-    if answered is not None and answered.revision != ticket.revision:
+    if elsewhere:
         return End.ELSEWHERE
     return End.REFUSED if 400 <= line.code < 500 else End.ANSWERED
+
+
+def _left(line: LogLine) -> bool:
+    return bool(line.flags & CANCELLED) or _unread(line)
 
 
 def _unread(line: LogLine) -> bool:

@@ -36,20 +36,20 @@ class Counting:
         """Count what Envoy's filters report."""
         match report:
             case FirstToken():
-                # A token of another revision than the picked one is no time of either.
-                ticket = self._ledger.ticket(report.request_id)
-                if ticket is not None and report.upstream in _addresses(ticket):
-                    self.record_first_token(report.request_id, report.seconds, report.upstream)
+                self.record_first_token(report.request_id, report.seconds, report.upstream)
             case StreamError():
                 self._ledger.record_stream_error(report.request_id)
 
     def record_first_token(self, request_id: str, seconds: float, upstream: str) -> None:
         """Count a time to first token at the moment at which the token passes: seconds since the request's last byte.
 
-        `upstream` is the address of the pod that sent the token.
+        `upstream` is the address of the pod that sent the token. One of another revision than the picked one is no time of either.
         """
         now = self._clock()
         self._windows.tick(now)
+        picked = self._ledger.ticket(request_id)
+        if picked is None or upstream not in _addresses(picked):
+            return
         ticket = self._ledger.record_first_token(request_id, seconds)
         if ticket is not None and ticket.first_token is not None:
             self._ledger.trials.record_answer(next(pod for pod in ticket.choices if pod.address == upstream))

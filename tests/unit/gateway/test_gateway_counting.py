@@ -10,6 +10,7 @@ from support.virtual.gateway import CANARY, STABLE, VirtualGateway
 from pagefleet_contract.sketch import bucket_of
 from pagefleet_contract.strata import LOWER_ENDS, STRATA, stratum
 from pagefleet_gateway.measuring.slices import End
+from pagefleet_gateway.picking.pick import Pick
 
 Slices = list[dict[str, object]]
 TO_CANARY = {"weights": ((CANARY, 100),)}
@@ -101,10 +102,7 @@ def test_a_failed_attempt_is_an_error_of_its_pod_s_revision_although_another_pod
 
 def test_a_revision_that_another_had_to_answer_for_has_failed_and_the_other_gets_no_latency() -> None:
     gateway = VirtualGateway(pods=1, weights=((CANARY, 50), (STABLE, 50)), retries=1)
-    request, pick = gateway.send(0.0)
-    while pick.revision != CANARY:
-        gateway.end(request, 0.0)
-        request, pick = gateway.send(0.0)
+    request, pick = sent_to_canary(gateway)
     assert [pod.revision for pod in pick.choices] == [CANARY, STABLE]
     ended = gateway.end(request, 3.0, attempts=2, upstream=pick.choices[1].address, ttft_us=3e6)
     assert (ended.revision, ended.outcome.end) == (STABLE, End.ELSEWHERE)
@@ -112,6 +110,36 @@ def test_a_revision_that_another_had_to_answer_for_has_failed_and_the_other_gets
     assert not ages(gateway, "ttft") and not ages(gateway, "ttft", revision=STABLE)
     assert ages(gateway, "unmeasuredWaiting") == {bucket_of(3.0): 1}
     assert summed(gateway, "errors", revision=STABLE) == 0
+
+
+def sent_to_canary(gateway: VirtualGateway) -> tuple[str, Pick]:
+    """Send requests at 0 s until one goes to the canary, and end the others."""
+    request, pick = gateway.send(0.0)
+    while pick.revision != CANARY:
+        gateway.end(request, 0.0)
+        request, pick = gateway.send(0.0)
+    return request, pick
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_client_that_leaves_the_answer_of_another_revision_excuses_none_and_times_none(told: bool) -> None:
+    """`told`: a front has reported the first token before the end."""
+    gateway = VirtualGateway(pods=1, weights=((CANARY, 50), (STABLE, 50)), retries=1)
+    request, pick = sent_to_canary(gateway)
+    other = pick.choices[1].address
+    if told:
+        gateway.first_token(request, 2.0, 2.0, upstream=other)
+    ended = gateway.end(request, 3.0, code=200, flags="DC", attempts=2, upstream=other, ttft_us=2e6)
+    assert (ended.revision, ended.outcome.end) == (STABLE, End.ELSEWHERE)
+    assert not ages(gateway, "ttft") and not ages(gateway, "ttft", revision=STABLE)
+    assert ages(gateway, "unmeasuredWaiting") == {bucket_of(3.0): 1}
+
+
+def test_a_client_that_leaves_before_another_revision_answers_has_left_the_picked_one() -> None:
+    gateway = VirtualGateway(pods=1, weights=((CANARY, 50), (STABLE, 50)), retries=1)
+    request, pick = sent_to_canary(gateway)
+    ended = gateway.end(request, 3.0, code=0, flags="DC", attempts=2, upstream=pick.choices[1].address)
+    assert ended.outcome.end is End.LEFT and ages(gateway, "leftWaiting") == {bucket_of(3.0): 1}
 
 
 @pytest.mark.parametrize(
