@@ -92,6 +92,11 @@ class Access:
         """Return the key that lines carry, "" where the gateway demands none."""
         return self.own_key if self._keyring is not None else ""
 
+    def scope(self, client: str) -> str:
+        """Return the services that a client's key may ask, as one text; "" for all, and where nobody needs a key."""
+        key = None if self._keyring is None or self._keyring.keys is None else self._keyring.keys.named(client)
+        return "" if key is None else ",".join(sorted({*key.namespaces, *map("/".join, key.services)}))
+
     def _set(self, reason: str) -> None:
         if reason != self.reason:
             log.info("%s", reason or "the gateway lets this server send lines")

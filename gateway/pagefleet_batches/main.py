@@ -71,6 +71,7 @@ class Server:
             self.metrics,
             may_send=lambda: not self.access.reason,
             own_key=lambda: bool(self.access.line_key),
+            scope=self.access.scope,
         )
         self._closing.push_async_callback(self.manager.close)
         self.manager.start()

@@ -40,13 +40,10 @@ class Run:
     journal: Journal | None = None
     source: Source | None = None
 
-    @property
-    def lane(self) -> LaneKey:
-        return self.batch.service, self.batch.model
-
 
 class Manager:
-    """All batches. `post(path, body, client)` sends a line; `clock` returns Unix seconds."""
+    """All batches. `post(path, body, client)` sends a line; `clock` returns Unix seconds. `scope(client)` names the services that a
+    client may ask: to clients of one scope a model's name means the same service."""
 
     def __init__(
         self,
@@ -58,10 +55,11 @@ class Manager:
         *,
         may_send: Callable[[], bool] = lambda: True,
         own_key: Callable[[], bool] = lambda: False,
+        scope: Callable[[str], str] = lambda _: "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings, self.files, self._batches, self._metrics, self._clock = settings, files, batches, metrics, clock
-        self._gateway_post, self._closing = post, False
+        self._gateway_post, self._scope, self._closing = post, scope, False
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # with what must not go on
@@ -232,11 +230,12 @@ class Manager:
     async def _send(self, run: Run) -> None:
         """Have the lines sent until they are over, or the batch is."""
         run.source = Source(run.batch.id, run.batch.client, self._unanswered(run))
-        self._dispatcher.add(run.lane, run.source)
+        lane: LaneKey = (run.batch.service or self._scope(run.batch.client), run.batch.model)
+        self._dispatcher.add(lane, run.source)
         try:
             await run.over.wait()
         finally:
-            await self._dispatcher.remove(run.lane, run.source)
+            await self._dispatcher.remove(lane, run.source)
         # A line that was given up in flight waits nowhere, so only the journal knows whether each was answered.
         if run.journal is not None and len(run.journal.totals.answered) == run.batch.total:
             run.batch = self._batches.put(states.finalizing(run.batch, int(self._clock())))

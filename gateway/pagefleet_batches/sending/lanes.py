@@ -1,5 +1,8 @@
 """Which line is sent next. A lane is the lines of one model of one service; its clients take turns. Pure, but for the iterators of lines.
 
+Where no path names the service, clients that may ask the same services share a lane: to others the model's name may mean another
+service, whose refusals say nothing about this one.
+
 Times are steady seconds.
 """
 
@@ -13,7 +16,9 @@ from pagefleet_batches.jobs.lines import Line
 from pagefleet_batches.sending.answers import Again, Why
 from pagefleet_batches.sending.concurrency import Concurrency
 
-LaneKey = tuple[str, str]  # service (`namespace/name`, or "") and model
+LaneKey = tuple[
+    str, str
+]  # service (`namespace/name`), or the services that its clients may ask ("" for all), and model
 
 
 @dataclass(frozen=True, order=True)

@@ -100,3 +100,11 @@ async def test_files_that_come_later_are_read(tmp_path: Path) -> None:
     one.read()
     await one.check()
     assert not one.reason and one.client({"x-api-key": ONE}) is not None
+
+
+def test_clients_of_one_scope_may_ask_the_same_services(tmp_path: Path) -> None:
+    keys = f"[{{name: one, key: {ONE}, namespaces: [b, a], services: [c/d]}}, {{name: all, key: {OWN}}}]"
+    one = access(tmp_path, Gateway(403), keys)
+    assert [one.scope(client) for client in ("one", "all", "gone")] == ["a,b,c/d", "", ""]
+    (tmp_path / "keys.yaml").unlink()
+    assert access(tmp_path, Gateway(400)).scope("") == ""

@@ -55,9 +55,11 @@ async def first_five(_: str, body: bytes, __: str) -> Answer:
 
 
 @asynccontextmanager
-async def managed(folder: Path, clock: Clock, post: Post) -> AsyncIterator[Manager]:
+async def managed(
+    folder: Path, clock: Clock, post: Post, scope: Callable[[str], str] = lambda _: ""
+) -> AsyncIterator[Manager]:
     settings = Settings(folder, drain_seconds=0.0)
-    manager = Manager(settings, Files(folder), Batches(folder), post, Metrics(), clock=clock)
+    manager = Manager(settings, Files(folder), Batches(folder), post, Metrics(), clock=clock, scope=scope)
     manager.start()
     try:
         yield manager
@@ -66,16 +68,16 @@ async def managed(folder: Path, clock: Clock, post: Post) -> AsyncIterator[Manag
         await manager.close()
 
 
-def made(manager: Manager, clock: Clock, count: int) -> Batch:
+def made(manager: Manager, clock: Clock, count: int, client: str = "one") -> Batch:
     now = int(clock())
-    info = FileInfo(f"file_{count}", "one", "a.jsonl", "batch", 0, now, now + 30 * DAY)
+    info = FileInfo(f"file_{count}", client, "a.jsonl", "batch", 0, now, now + 30 * DAY)
     file = manager.files.write(info, [lines(count)])
     assert file is not None
-    return manager.create("one", "", ENDPOINT, file, {"completion_window": "24h"})
+    return manager.create(client, "", ENDPOINT, file, {"completion_window": "24h"})
 
 
 def current(manager: Manager, batch: Batch) -> Batch:
-    found = manager.get("one", batch.id)
+    found = manager.get(batch.client, batch.id)
     assert found is not None
     return found
 
@@ -90,6 +92,24 @@ def check_expired(manager: Manager, done: Batch) -> None:
     late = rows(manager, done.error_file_id)
     assert {row["custom_id"] for row in late} == {f"n{number}" for number in range(5, 12)}
     assert all(row["response"] is None and row["error"]["code"] == "batch_expired" for row in late)  # type: ignore[index]
+
+
+async def test_a_service_that_is_away_stops_no_client_for_whom_the_model_s_name_means_another(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    async def post(_: str, __: bytes, client: str) -> Answer:
+        if client == "two":
+            return ANSWER
+        refused.append(client)
+        return Answer(503, b"{}", 300.0)
+
+    async with managed(tmp_path, Clock(), post, scope=lambda client: client) as manager:
+        waiting = made(manager, Clock(), 5, "one")
+        await until(lambda: len(refused) == 1)
+        batch = made(manager, Clock(), 12, "two")
+        await until(lambda: current(manager, batch).ended)
+        assert current(manager, batch).counts == Counts(12, 0)
+        assert current(manager, waiting).counts == Counts() and len(refused) == 1
 
 
 async def test_the_window_s_end_keeps_the_answers_and_names_the_other_lines(tmp_path: Path) -> None:
