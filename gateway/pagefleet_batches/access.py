@@ -43,8 +43,12 @@ class Access:
         if self._keyring is None and self._keys_file is not None and self._keys_file.exists():
             self._keyring = Keyring(self._keys_file, self._valid)
         if self._own_key_file is not None and self._own_key_file.exists():
-            lines = self._own_key_file.read_text().split()
-            self.own_key = lines[0] if lines else ""
+            key = next(iter(self._own_key_file.read_bytes().split()), b"").decode("utf-8", "replace")
+            if not (key.isascii() and key.isprintable()):
+                raise KeyFileError(
+                    f"PAGEFLEET_BATCHES_KEY_FILE: {self._own_key_file} must have a key of printable ASCII characters"
+                )
+            self.own_key = key
 
     async def follow(self) -> None:
         """Read the files and ask the gateway again and again, until cancelled."""

@@ -10,6 +10,7 @@ from prometheus_client import Gauge
 
 from pagefleet_batches.access import Access
 from pagefleet_batches.jobs.errors import ApiError
+from pagefleet_gateway.limits.api_keys import KeyFileError
 
 ONE, OWN = "sk-one-0123456789", "sk-batches-0123456789"
 KEYS = f"[{{name: one, key: {ONE}}}, {{name: batches, key: {OWN}, actsForClients: true}}]"
@@ -108,3 +109,12 @@ def test_clients_of_one_scope_may_ask_the_same_services(tmp_path: Path) -> None:
     assert [one.scope(client) for client in ("one", "all", "gone")] == ["a,b,c/d", "", ""]
     (tmp_path / "keys.yaml").unlink()
     assert access(tmp_path, Gateway(400)).scope("") == ""
+
+
+@pytest.mark.parametrize("key", [b"\xff\xfe\x00" * 8, b"sk-\x00-0123456789", "sk-é-0123456789".encode()])
+def test_a_key_of_its_own_that_no_header_can_carry_is_refused_by_its_file(tmp_path: Path, key: bytes) -> None:
+    one = access(tmp_path, Gateway(403), KEYS, OWN)
+    (tmp_path / "key").write_bytes(key)
+    with pytest.raises(KeyFileError, match=r"PAGEFLEET_BATCHES_KEY_FILE: .*/key must have a key of printable ASCII"):
+        one.read()
+    assert one.own_key == OWN
