@@ -65,10 +65,14 @@ _UNCHECKED = {
 
 def _batches_route() -> dict[str, object]:
     """Send files and batches to their server, which reads the client's key itself. A file may be larger than a request to an
-    engine may be; the server bounds it."""
+    engine may be; the server bounds it. Fetching one may take as long as its bytes move: only silence ends it."""
     return {
         "match": {"safe_regex": {"regex": BATCHES_PATH}},
-        "route": {"cluster": BATCHES, "timeout": envoy_duration(timeouts.REQUEST_SECONDS)},
+        "route": {
+            "cluster": BATCHES,
+            "timeout": envoy_duration(timeouts.NO_LIMIT),
+            "idle_timeout": envoy_duration(timeouts.STREAM_IDLE_SECONDS),
+        },
         "typed_per_filter_config": _UNCHECKED,
     }
 

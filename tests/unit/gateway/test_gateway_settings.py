@@ -46,6 +46,12 @@ def test_no_route_ends_a_request_before_its_service_s_own_limit() -> None:
     assert max(timeouts.SILENCE_STEPS) == 24 * 3600
 
 
+def test_only_silence_ends_the_download_of_a_batch_s_output() -> None:
+    (host,) = routes(1024, batches=True)["virtual_hosts"]  # type: ignore[misc, attr-defined]
+    route = host["routes"][0]["route"]  # type: ignore[index]
+    assert (route["cluster"], route["timeout"], route["idle_timeout"]) == ("batches", "0s", "600s")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
