@@ -175,8 +175,9 @@ async def test_failures_have_names(server: Server) -> None:
     assert await failing(server, lambda: web.Response(status=503)) == {"HTTP 503"}
     assert await failing(server, lambda: web.Response(status=429)) == {"HTTP 429"}
     assert await failing(server, event('data: {"error": {"message": "no"}}\n\n')) == {"error in the stream"}
-    usage = ('{"usage": [5]}', '{"usage": {"completion_tokens": [5]}}')
-    for wrong in ("{not json", "5", '{"choices": [7]}', "x" * 1_000_000, *usage):
+    numbers = ("[5]", "NaN", "1e999", "-7", "1" * 400)
+    usage = ('{"usage": [5]}', *(f'{{"usage": {{"completion_tokens": {number}}}}}' for number in numbers))
+    for wrong in ("{not json", "5", '{"choices": [7]}', "x" * 1_000_000, "[" * 20_000, *usage):
         assert await failing(server, event(f"data: {wrong}\n\n")) == {"malformed event"}
     assert await failing(server, None, timeout=0.2) == {"timeout"}
     server.before, server.finish = None, False

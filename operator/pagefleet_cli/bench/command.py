@@ -23,7 +23,7 @@ from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import show, terminal
 from pagefleet_cli.bench import baseline, exports, loads, picture, store
 from pagefleet_cli.bench.loads import Load
-from pagefleet_cli.bench.profile import Lengths, Profile, ProfileError, Spread, checked, plan
+from pagefleet_cli.bench.profile import MOST, Lengths, Profile, ProfileError, Spread, checked, plan
 from pagefleet_cli.bench.report import comparison, report
 from pagefleet_cli.bench.requests import Endpoint
 from pagefleet_cli.bench.result import compact, written
@@ -96,6 +96,8 @@ def bench(
     Latency counts from the intended start of a request, so that a slow server cannot slow its own measurement down.
     """
     with readable_errors():
+        if not timeout <= MOST:
+            raise CommandError(f"--timeout must be a number of seconds, at most {MOST}, not {timeout:g}")
         told = _load(
             profile, {"requests": requests, "rate": rate, "seed": seed, "temperature": temperature}, prompt, answer
         )
@@ -188,7 +190,7 @@ def _around(lengths: Lengths | Spread, median: int) -> Lengths:
         raise CommandError(
             f"--prompt-tokens and --output-tokens move the median of a lognormal, and the profile has a {lengths.distribution} distribution"
         )
-    return replace(lengths, median=median, max=max(1, round(lengths.max * median / lengths.median)))
+    return replace(lengths, median=median, max=max(1, round(lengths.max * min(median, MOST) / lengths.median)))
 
 
 def _endpoint(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_cli.bench.profile import ProfileError
+from pagefleet_cli.bench.profile import ProfileError, is_number
 
 
 class Fields:
@@ -33,7 +33,7 @@ class Fields:
     def number(self, path: str, default: float | None = None) -> Any:
         """Take a number, which may be missing only when there is a default. Raises ProfileError."""
         value = self.take(path, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise ProfileError(f"{self._at}{path} must be a number, not {value!r}")
         return value
 

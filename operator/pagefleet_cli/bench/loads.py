@@ -45,7 +45,7 @@ def read(text: str) -> Load:
         if isinstance(document, str) and "=" in document:
             pairs = dict(pair.partition("=")[::2] for pair in document.split(","))
             document = {key.strip(): yaml.safe_load(value) for key, value in pairs.items()}
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError of a day that no month has
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError of a day that no month has
         raise ProfileError(f"the profile is neither JSON nor YAML: {error}") from error
     if isinstance(document, Mapping):
         if "spec" in document:
@@ -191,8 +191,8 @@ def _guidellm_stages(fields: Fields, rates: list[Any]) -> tuple[Stage, ...]:
 
 def _positive(name: str, values: list[Any]) -> None:
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise ProfileError(f"{name} must be above 0, not {value!r}")
+        if not own.is_number(value) or not 0 < value <= own.MOST:
+            raise ProfileError(f"{name} must be above 0 and at most {own.MOST}, not {value!r}")
 
 
 def _data(profile: Profile, fields: Fields, at: str) -> tuple[Fields, Profile]:

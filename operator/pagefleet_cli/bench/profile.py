@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pagefleet_contract.endpoints import ENDPOINTS
 
+MAX_RATE = 100_000  # requests per second
+MOST = 10_000_000  # of requests, of tokens, and of seconds
 # Common English words that are one token in the vocabularies of today's models.
 WORDS = [
     "time", "people", "way", "water", "day", "part", "sound", "work", "place", "year", "back", "thing",
@@ -108,7 +111,7 @@ def parse(text: str) -> Profile:
     """Read a profile from JSON. Fields that are left out have their defaults. Raises ProfileError."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"the profile is not JSON: {error}") from error
     fields = {"requests": "requests", "rate": "rate", "seed": "seed", "temperature": "temperature"}
     lengths = {"promptTokens": "prompt_tokens", "outputTokens": "output_tokens"}
@@ -133,47 +136,53 @@ def parse(text: str) -> Profile:
 
 def staged(profile: Profile) -> Profile:
     """The profile with the number of requests and the mean rate of its stages, if it has any."""
-    seconds = sum(stage.seconds for stage in profile.stages if _number(stage.seconds))
-    if seconds <= 0 or not all(_number(one.rate) and _number(one.seconds) for one in profile.stages):
+    if not profile.stages or not all(map(_is_possible, profile.stages)):
         return profile
+    seconds = sum(stage.seconds for stage in profile.stages)
     requests = sum(stage.requests for stage in profile.stages)
     return replace(profile, requests=requests, rate=requests / seconds) if requests else profile
+
+
+def _is_possible(stage: Stage) -> bool:
+    return all(map(is_number, (stage.rate, stage.seconds))) and stage.rate <= MAX_RATE and 0 < stage.seconds <= MOST
 
 
 def checked(profile: Profile) -> Profile:
     """Return the profile unchanged. Raises ProfileError that names the field and its limits."""
     _check_stages(profile)
-    _whole("requests", profile.requests, 1, 10_000_000)
+    _whole("requests", profile.requests, 1, MOST)
     _whole("seed", profile.seed, 0, 2**63)
-    if not _number(profile.rate) or not 0 < profile.rate <= 100_000:
-        raise ProfileError(f"rate must be requests per second above 0, at most 100000, not {profile.rate!r}")
-    if profile.temperature is not None and not (_number(profile.temperature) and 0 <= profile.temperature <= 2):
+    if not is_number(profile.rate) or not 0 < profile.rate <= MAX_RATE:
+        raise ProfileError(f"rate must be requests per second above 0, at most {MAX_RATE}, not {profile.rate!r}")
+    if profile.temperature is not None and not (is_number(profile.temperature) and 0 <= profile.temperature <= 2):
         raise ProfileError(f"temperature must be between 0 and 2, not {profile.temperature!r}")
     for name, lengths in (("promptTokens", profile.prompt_tokens), ("outputTokens", profile.output_tokens)):
-        _whole(f"{name}.max", lengths.max, 1, 10_000_000)
+        _whole(f"{name}.max", lengths.max, 1, MOST)
         if isinstance(lengths, Spread):
             _check_spread(name, lengths)
             continue
-        if not _number(lengths.median) or not 1 <= lengths.median <= lengths.max:
+        if not is_number(lengths.median) or not 1 <= lengths.median <= lengths.max:
             raise ProfileError(
                 f"{name}.median must be between 1 and {name}.max ({lengths.max}), not {lengths.median!r}"
             )
-        if not _number(lengths.sigma) or not 0 <= lengths.sigma <= 5:
+        if not is_number(lengths.sigma) or not 0 <= lengths.sigma <= 5:
             raise ProfileError(f"{name}.sigma must be between 0 and 5, not {lengths.sigma!r}")
     return profile
 
 
 def _check_stages(profile: Profile) -> None:
     for index, stage in enumerate(profile.stages):
-        if not _number(stage.rate) or not 0 < stage.rate <= 100_000:
-            raise ProfileError(f"stages[{index}].rate must be above 0, at most 100000, not {stage.rate!r}")
-        if not _number(stage.seconds) or stage.seconds <= 0 or not stage.requests:
-            raise ProfileError(f"stages[{index}].seconds must be long enough for one request, not {stage.seconds!r}")
-    if not _number(profile.pause) or not 0 <= profile.pause <= 86_400:
+        if not is_number(stage.rate) or not 0 < stage.rate <= MAX_RATE:
+            raise ProfileError(f"stages[{index}].rate must be above 0, at most {MAX_RATE}, not {stage.rate!r}")
+        if not is_number(stage.seconds) or not 0 < stage.seconds <= MOST or not stage.requests:
+            raise ProfileError(
+                f"stages[{index}].seconds must be long enough for one request, at most {MOST}, not {stage.seconds!r}"
+            )
+    if not is_number(profile.pause) or not 0 <= profile.pause <= 86_400:
         raise ProfileError(f"pause must be seconds between 0 and 86400, not {profile.pause!r}")
     if profile.prefix:
         _whole("prefix.count", profile.prefix.count, 1, 1_000_000)
-        _whole("prefix.tokens", profile.prefix.tokens, 0, 10_000_000)
+        _whole("prefix.tokens", profile.prefix.tokens, 0, MOST)
 
 
 def _check_spread(name: str, lengths: Spread) -> None:
@@ -182,9 +191,9 @@ def _check_spread(name: str, lengths: Spread) -> None:
         raise ProfileError(
             f"{name}.distribution must be one of {', '.join(DISTRIBUTIONS)}, not {lengths.distribution!r}"
         )
-    if not _number(lengths.std_dev) or lengths.std_dev < 0:
-        raise ProfileError(f"{name}.stdDev must be 0 or more, not {lengths.std_dev!r}")
-    if not _number(lengths.mean) or not lengths.min <= lengths.mean <= lengths.max:
+    if not is_number(lengths.std_dev) or not 0 <= lengths.std_dev <= MOST:
+        raise ProfileError(f"{name}.stdDev must be between 0 and {MOST}, not {lengths.std_dev!r}")
+    if not is_number(lengths.mean) or not lengths.min <= lengths.mean <= lengths.max:
         raise ProfileError(f"{name}.mean must be between {name}.min and {name}.max, not {lengths.mean!r}")
 
 
@@ -314,8 +323,9 @@ def _stages(raw: object) -> tuple[Stage, ...]:
     return tuple(Stage(entry.get("rate", 0), entry.get("seconds", 0)) for entry in entries)
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> bool:
+    """Whether it is a number that a float can hold: one of JSON or YAML may have hundreds of digits."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

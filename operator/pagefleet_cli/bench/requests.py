@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from pagefleet_cli.bench.profile import Planned
+from pagefleet_cli.bench.profile import MOST, Planned, is_number
 
 Clock = Callable[[], float]
 
@@ -105,6 +105,7 @@ async def send(
         ValueError,
         TypeError,
         AttributeError,
+        RecursionError,
         HttpProcessingError,
     ):  # no JSON, not an event's form, or a line without end
         stream.error = "malformed event"
@@ -136,7 +137,7 @@ async def models(session: aiohttp.ClientSession, url: str, key: str = "") -> lis
 
 
 async def _read(response: aiohttp.ClientResponse, stream: _Stream, clock: Clock) -> None:
-    """Raises ValueError, TypeError or AttributeError for an answer that is no stream of completions."""
+    """Raises ValueError, TypeError, AttributeError or RecursionError for an answer that is no stream of completions."""
     async for line in response.content:
         if not line.startswith(b"data:"):
             continue
@@ -148,8 +149,9 @@ async def _read(response: aiohttp.ClientResponse, stream: _Stream, clock: Clock)
             stream.error = "error in the stream"
             return
         usage = event.get("usage") or {}
-        if not all(isinstance(usage.get(name) or 0, int | float) for name in ("prompt_tokens", "completion_tokens")):
-            raise TypeError("a number of tokens is no number")
+        counts = [usage.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")]
+        if not all(is_number(count) and 0 <= count <= MOST for count in counts):
+            raise TypeError("a number of tokens is no number of tokens")
         stream.usage = usage or stream.usage
         for choice in event.get("choices") or ():
             if (choice.get("delta") or {}).get("content") or choice.get("text"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.bench import baseline, exports, loads
@@ -18,6 +19,7 @@ from pagefleet_cli.bench.report import compared
 from pagefleet_cli.bench.requests import Sample
 from pagefleet_cli.bench.run import Run
 from pagefleet_cli.bench.store import SavedRun
+from pagefleet_cli.main import app
 
 CONFIG: dict[str, Any] = {
     "load": {"type": "constant", "interval": 5, "stages": [{"rate": 2, "duration": 30}, {"rate": 8, "duration": 15}]},
@@ -285,3 +287,32 @@ def test_a_file_that_is_no_report_is_named(tmp_path: Path, text: str, message: s
 def test_a_profile_of_another_form_names_its_field(text: str, message: str) -> None:
     with pytest.raises(ProfileError, match=message):
         loads.read(text)
+
+
+DIGITS = "1" + "0" * 400  # more than a float can hold
+LOAD = "load: {stages: [{rate: 1, duration: 10}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('{"stages": [{"rate": 5, "seconds": 1e308}]}', "seconds"), ('{"stages": [{"rate": 1e306, "seconds": 9e6}]}', "rate"),
+        (f'{{"rate": {DIGITS}}}', "rate"), (f'{{"promptTokens": {{"median": {DIGITS}}}}}', "promptTokens.median"),
+        ('{"outputTokens": {"distribution": "lognormal", "mean": 10, "stdDev": 1e308, "max": 100}}', "outputTokens.stdDev"),
+        (f"prompt_tokens: 10\noutput_tokens: {DIGITS}", "output_tokens"), ("[" * 5000, "neither JSON nor YAML"),
+        (LOAD + "data: {type: random, input_distribution: {type: fixed, mean: .inf}}", "input_distribution.mean"),
+        (changed(SCENARIO, "spec.constraints.1.count", int(DIGITS)), "constraints.*count"),
+    ],
+)  # fmt: skip
+def test_a_number_that_no_load_can_have_names_its_field(text: str, field: str) -> None:
+    """The command ended with a traceback, and the Job of a load test with it."""
+    with pytest.raises(ProfileError, match=field):
+        loads.read(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [(("--timeout", "inf"), "--timeout"), (("--prompt-tokens", DIGITS), "promptTokens.max")]
+)
+def test_an_option_that_no_load_can_have_is_named(options: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "--url", "http://127.0.0.1:1", "--model", "m", *options])
+    assert (done.exit_code, said in done.output) == (1, True), done.output
