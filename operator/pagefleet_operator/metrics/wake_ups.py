@@ -14,6 +14,7 @@ import aiohttp
 
 from pagefleet_contract.addresses import authority
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
+from pagefleet_operator.kube.client import ApiError
 from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
 
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class Wakes:
-    """`gateways` lists the gateways' addresses; `wake` is called for a sleeping service with held requests."""
+    """`gateways` lists the gateways' addresses, and raises ApiError or aiohttp.ClientError where it cannot; `wake` is called for a
+    sleeping service with held requests."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Wakes:
             if loop.time() - listed > LISTED_SECONDS:
                 try:
                     addresses, listed = await self._gateways(), loop.time()
-                except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                except (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                     log.warning("cannot list the gateways: %s", error or type(error).__name__)
             answers = await asyncio.gather(*(self._held(address) for address in addresses))
             for key in set().union(*answers) & self._asleep:
