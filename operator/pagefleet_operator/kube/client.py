@@ -22,6 +22,7 @@ from aiohttp import AddrInfoType
 from aiohttp.abc import AbstractStreamWriter
 from kubernetes.aio import client
 from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config import ConfigException
 
 from pagefleet_operator.domain.base.json_text import json_text, loads
 from pagefleet_operator.kube import credentials, paths
@@ -137,8 +138,11 @@ class Api:
         except ApiError as error:
             if error.status != UNAUTHORIZED:
                 raise
-        # A kubeconfig's token has expired. The request was not carried out: it is sent once more with new credentials.
-        self._settings = await credentials.load(self._kubeconfig)
+            # A kubeconfig's token has expired. The request was not carried out: it is sent once more with new credentials.
+            try:
+                self._settings = await credentials.load(self._kubeconfig)
+            except ConfigException as unread:
+                raise ApiError(UNAUTHORIZED, f"the credentials cannot be read again: {unread}") from error
         return await self._send(method, path, query, data, kind)
 
     async def _send(self, method: str, path: str, query: Mapping[str, str], data: bytes | None, kind: str) -> Document:
@@ -159,13 +163,14 @@ class Api:
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=seconds),
         ) as response:
-            text = await response.text()
+            text = await response.text(errors="replace")  # a proxy's page of an error may be in any encoding
             try:
                 document = loads(text)
-            except ValueError:
-                document = {}
+            except (ValueError, RecursionError):
+                document = None
             if response.status >= 300:
-                raise ApiError(response.status, str(document.get("message") or text)[:500])
+                message = document.get("message") if isinstance(document, dict) else None
+                raise ApiError(response.status, str(message or text)[:500])
             if not isinstance(document, dict):
                 raise ApiError(502, "the API server's answer is not an object")
             return document
