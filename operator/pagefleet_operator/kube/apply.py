@@ -2,7 +2,8 @@
 Events. When a revision loses all its weight, status and routes come before everything else.
 
 A write that would change nothing is not made. The status is written under the resourceVersion that the decision was
-based on: a second writer gets a conflict and decides again. A child that fails never keeps the weights from being written.
+based on: a second writer gets a conflict and decides again. A child that fails never keeps the weights from being written, also
+when its request is not answered: an admission webhook that hangs may hold up one kind of object only.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pagefleet_contract.names import (
@@ -30,14 +31,14 @@ from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.plan import Event, Plan
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube import paths
-from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.client import FAILURES, Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import RouteObjects
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
 
 MANAGER = OPERATOR
 CONFLICT, NOT_FOUND = 409, 404
-WriteRecords = Callable[[Iterable[Mapping[str, object]]], Awaitable[list[ApiError]]]
+WriteRecords = Callable[[Iterable[Mapping[str, object]]], Awaitable[Sequence[Exception]]]
 log = logging.getLogger(__name__)
 
 
@@ -88,13 +89,13 @@ class Applier:
 
     async def _children(
         self, service: Document, plan: Plan, live: Mapping[tuple[str, str], Document]
-    ) -> list[ApiError]:
+    ) -> list[Exception]:
         """Apply every child that can be applied. Returns the failures.
 
         A revision's remaining children are found by its Deployment or LeaderWorkerSet. So while that one is refused and
         does not exist, the revision's Service and PodDisruptionBudget are not made: nobody would delete them.
         """
-        failures: list[ApiError] = []
+        failures: list[Exception] = []
         without_workload: set[str] = set()
         for child in plan.children:
             manifest: Document = dict(child)
@@ -104,14 +105,14 @@ class Applier:
                 continue
             try:
                 await self._child(service, manifest, live)
-            except ApiError as error:
-                log.error("%s cannot be applied: %s", kind, error)
+            except FAILURES as error:
+                log.error("%s cannot be applied: %s", kind, error or type(error).__name__)
                 failures.append(error)
                 if kind in paths.WORKLOADS and (kind, metadata["name"]) not in live:
                     without_workload.add(revision)
-                if error.is_refusal:
+                if isinstance(error, ApiError) and error.is_refusal:
                     message = f"the API server refuses the {kind} of revision {revision}: {error.message}"
-                    await self._once(service, "ChildRefused", message)
+                    await self._once(service, "ChildRefused", message, f"{kind} {metadata['name']}")
         return failures
 
     async def _split(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
@@ -126,18 +127,22 @@ class Applier:
         for manifest in plan.routes:
             try:
                 moved |= await self._route(service, dict(manifest))
-            except ApiError as error:
-                log.error("%s cannot be applied: %s", manifest["kind"], error)
+            except FAILURES as error:
+                log.error("%s cannot be applied: %s", manifest["kind"], error or type(error).__name__)
                 failures.append(error)
-                if error.status == CONFLICT:  # it has moved on since it was read: the next decision reads it again
-                    return True
-                message = f"spec.traffic: the API server refuses the {manifest['kind']}: {error.message}"
-                await self._once(service, "RouteRefused", message)
+                # A conflict: it has moved on since it was read, and the next decision reads it again.
+                if isinstance(error, ApiError) and error.status != CONFLICT:
+                    message = f"spec.traffic: the API server refuses the {manifest['kind']}: {error.message}"
+                    await self._once(service, "RouteRefused", message, str(manifest["kind"]))
                 return True
         for gone in () if moved else plan.withdrawn:
             path = paths.named(gone.api_version, gone.kind, service["metadata"]["namespace"], gone.name)
             self._routes.forget(path)
-            await self._api.delete(path, gone.uid)
+            try:
+                await self._api.delete(path, gone.uid)
+            except FAILURES as error:
+                failures.append(error)
+                return True
         return moved
 
     async def _once(self, service: Document, reason: str, message: str, child: str = "") -> None:
@@ -235,20 +240,19 @@ class Applier:
             )
             await self._once(service, "ChildRewritten", message, applied["metadata"]["name"])
 
-    async def _job(self, service: Document, manifest: dict[str, Any]) -> list[ApiError]:
+    async def _job(self, service: Document, manifest: dict[str, Any]) -> list[Exception]:
         """Create a Job once: its name identifies the attempt, and its template cannot change. Returns the failure."""
         path = paths.collection(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
         try:
             if await self._api.find(paths.of(manifest)) is None:
                 await self._api.create(path, manifest)
-        except ApiError as error:
-            if error.status == CONFLICT:  # it exists by now
+        except FAILURES as error:
+            if isinstance(error, ApiError) and error.status == CONFLICT:  # it exists by now
                 return []
-            log.error("the Job of a load test cannot be created: %s", error)
-            if error.is_refusal:
-                await self._once(
-                    service, "ChildRefused", f"the API server refuses the load test's Job: {error.message}"
-                )
+            log.error("the Job of a load test cannot be created: %s", error or type(error).__name__)
+            if isinstance(error, ApiError) and error.is_refusal:
+                message = f"the API server refuses the load test's Job: {error.message}"
+                await self._once(service, "ChildRefused", message, "Job")
             return [error]
         return []
 
@@ -258,8 +262,10 @@ class Applier:
             try:
                 path = paths.named("v1", "Pod", service["metadata"]["namespace"], name)
                 await self._api.merge(path, {"metadata": {"annotations": {ANNOTATION: str(cost)}}})
-            except ApiError as error:
-                log.info("pod %s keeps its deletion cost: %s", name, error)
+            except FAILURES as error:
+                log.info("pod %s keeps its deletion cost: %s", name, error or type(error).__name__)
+                if not isinstance(error, ApiError):
+                    return  # nobody answers: the others would wait as long
 
     async def _status(self, service: Document, plan: Plan) -> None:
         if plan.document is None or plan.document == (service.get("status") or {}) or plan.status == Status():
@@ -324,9 +330,9 @@ class Applier:
         }
         try:
             await self._api.create(paths.collection("v1", "Event", metadata["namespace"]), body)
-        except ApiError as error:
+        except FAILURES as error:
             # Nothing depends on an Event, and a namespace that is being deleted accepts none.
-            log.warning("event %s of %s is lost: %s", event.reason, metadata["name"], error)
+            log.warning("event %s of %s is lost: %s", event.reason, metadata["name"], error or type(error).__name__)
 
 
 def _stamp(manifest: dict[str, Any]) -> None:

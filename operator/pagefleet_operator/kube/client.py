@@ -53,6 +53,10 @@ class ApiError(Exception):
         return self.status in REFUSALS or UNDECLARED in self.message
 
 
+# What a request raises where it is not carried out, or nobody says whether it was.
+FAILURES = (ApiError, aiohttp.ClientError, TimeoutError)
+
+
 class Api:
     """`async with Api(kubeconfig)`; None for the pod's own service account."""
 

@@ -1,21 +1,31 @@
 """Protects the operator's loops from an API server that is there and answers badly: overloaded, behind a proxy with pages of its own, or
-with what is no object. Each of them is tried again; none ends the operator."""
+with what is no object. What fails is tried again; it ends no operator, and
+keeps no decision from being written."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from support.loopback import own_address
+from support.virtual.cluster import started
 
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
-from pagefleet_operator.kube.client import Api, ApiError
-from pagefleet_operator.kube.store import ServiceKey
+from pagefleet_operator.domain.status.plan import Event
+from pagefleet_operator.kube.apply import Applier
+from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.gateway_api import RouteObjects
+from pagefleet_operator.kube.store import ServiceKey, Store
+from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.metrics.fetching import measuring_session
 from pagefleet_operator.metrics.wake_ups import Wakes
 
@@ -110,3 +120,86 @@ async def test_gateways_that_the_api_server_does_not_list_are_listed_again() -> 
         assert first.result() == ("ns", "chat")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+class Server(Api):
+    """An API server that raises `failing` for writes of the kinds in `broken`, and carries out every other one."""
+
+    def __init__(self, broken: Collection[str], failing: Exception) -> None:
+        super().__init__(None)
+        self._broken, self._failing = broken, failing
+        self.statuses: list[Any] = []
+        self.events: list[str] = []
+        self.applied: list[str] = []
+
+    async def find(self, path: str) -> Document | None:
+        return None
+
+    async def get(self, path: str, **query: str) -> Document:
+        return {"versions": [{"groupVersion": "policy/v1"}]}
+
+    async def apply(self, path: str, body: Mapping[str, Any], manager: str) -> Document:
+        self._write(body["kind"])
+        self.applied.append(body["kind"])
+        return copy.deepcopy(dict(body))
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> Document:
+        self.statuses.append(body["status"])
+        return dict(body)
+
+    async def create(self, path: str, body: Mapping[str, Any], **query: str) -> Document:
+        self._write(body["kind"])
+        self.events.append(body["message"])
+        return dict(body)
+
+    async def merge(self, path: str, body: Mapping[str, Any], manager: str = "") -> Document:
+        self._write("Pod")
+        return {}
+
+    def _write(self, kind: str) -> None:
+        if kind in self._broken:
+            raise self._failing
+
+
+ROUTE = {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "chat", "namespace": "ns"}, "spec": {}}  # fmt: skip
+
+
+async def applied(api: Server, times: int = 1, **changes: Any) -> list[Exception]:
+    """Carry a first decision out so often, as for a service of which no object is there. Returns what was raised."""
+    cluster = started(steps=[{"weight": 50}])
+    assert cluster.plan is not None
+    plan, raised = replace(cluster.plan, **changes), list[Exception]()
+
+    async def no_records(_: object) -> list[Exception]:
+        return []
+
+    applier = Applier(api, Versions(api), Store(), RouteObjects(api), no_records)
+    service = {"apiVersion": "pagefleet.io/v1alpha1", "kind": "InferenceService", "spec": cluster.spec, "status": {},
+               "metadata": {"namespace": "ns", "name": "chat", "uid": "uid", "resourceVersion": "1"}}  # fmt: skip
+    for _ in range(times):
+        try:
+            await applier.apply(service, plan)
+        except Exception as error:
+            raised.append(error)
+    return raised
+
+
+async def test_several_children_that_are_refused_make_one_event_each() -> None:
+    """Each took the other's text for a new one: two Events at every try, every 15 s, for as long as a policy refuses them."""
+    kinds = ["Service", "PodDisruptionBudget"]
+    api = Server(kinds, ApiError(403, "denied by the policy of this cluster"))
+    assert len(await applied(api, times=5, events=())) == 5
+    assert [sum(f"refuses the {kind} of" in message for message in api.events) for kind in kinds] == [1, 1]
+
+
+@pytest.mark.parametrize("failing", [TimeoutError(), aiohttp.ServerDisconnectedError()], ids=["slow", "cut"])
+@pytest.mark.parametrize("kind", ["Deployment", "Service", "PodDisruptionBudget", "HTTPRoute", "Event", "Pod"])
+async def test_a_write_that_nobody_answers_keeps_no_decision_and_no_event_away(kind: str, failing: Exception) -> None:
+    """An admission webhook that hangs delays the writes of its kind only, and they time out."""
+    api, event = Server([kind], failing), Event("Normal", "RolloutStarted", "it starts")
+    raised = await applied(api, events=(event,), routes=(ROUTE,), deletion_costs={"chat-1": 1})
+    assert raised == ([] if kind in ("Event", "Pod") else [failing])
+    assert len(api.statuses) == 1 and api.statuses[0]["stable"]
+    assert api.events == ([] if kind == "Event" else ["it starts"])
+    others = {"Deployment", "Service", "PodDisruptionBudget", "HTTPRoute"} - {kind}
+    assert set(api.applied) == (others if kind != "Deployment" else {"HTTPRoute"})

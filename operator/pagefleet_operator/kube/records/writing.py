@@ -15,7 +15,7 @@ from typing import Any
 from pagefleet_contract.names import OPERATOR, RECORD_SELECTOR
 from pagefleet_operator.domain.records.manifest import API_VERSION, KIND
 from pagefleet_operator.kube import paths
-from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.client import FAILURES, Api, ApiError, Document
 from pagefleet_operator.kube.store import Store
 
 CONFLICT, NOT_FOUND, INVALID = 409, 404, 422
@@ -28,14 +28,16 @@ class RecordWriter:
     def __init__(self, api: Api, store: Store) -> None:
         self._api, self._store = api, store
 
-    async def write(self, records: Iterable[Mapping[str, Any]]) -> list[ApiError]:
+    async def write(self, records: Iterable[Mapping[str, Any]]) -> list[Exception]:
         """Bring every record to its planned state. Returns the failures."""
-        failures: list[ApiError] = []
+        failures: list[Exception] = []
         for record in records:
             try:
                 await self._write(copy.deepcopy(dict(record)))
-            except ApiError as error:
-                log.error("the record %s cannot be written: %s", record["metadata"]["name"], error)
+            except FAILURES as error:
+                log.error(
+                    "the record %s cannot be written: %s", record["metadata"]["name"], error or type(error).__name__
+                )
                 failures.append(error)
         return failures
 
