@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Reconciler:
     """Reconciles one service at a time.
 
-    After each decision three callbacks are called: `asleep` with whether the service is at zero replicas, `shown` with
+    After each decision that is stored three callbacks are called: `asleep` with whether the service is at zero replicas, `shown` with
     the observation, the status and the time (for the status page), `order` with the orders for warm spares.
     """
 
@@ -63,13 +63,15 @@ class Reconciler:
         observation = await self._gatherer.observe(service)
         now = time.time()
         plan = decide(observation, now)
-        await self._applier.apply(service, plan)
+        failure = await self._applier.apply(service, plan)
         await self._order(key, plan.spares)
         self._metrics.planned(namespace, name, plan)
         self._metrics.load.planned(observation, plan)
         self._metrics.llm_cost.planned(observation, plan)
         self._asleep(key, plan.asleep)
         self._shown(observation, plan.status, now)
+        if failure is not None:  # the decision is stored, and holds; what failed is tried again
+            raise failure
         return plan.requeue
 
 

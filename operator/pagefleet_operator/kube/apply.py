@@ -54,8 +54,9 @@ class Applier:
         self._last_answers: dict[tuple[str, str, str], str] = {}  # by uid, reason and child
         self._disputes = Disputes()
 
-    async def apply(self, service: Document, plan: Plan) -> None:
-        """Carry out a plan. Raises ApiError or aiohttp.ClientError for the first write that failed, after trying the rest."""
+    async def apply(self, service: Document, plan: Plan) -> Exception | None:
+        """Carry out a plan, and return the first failure of the writes beside the status. Raises one of FAILURES where the
+        decision is not stored, or a revision is not deleted."""
         failures: list[Exception] = []
         moved = False
         live = self._live(service)
@@ -74,8 +75,7 @@ class Applier:
         # A gateway goes on with the old route until it has read the new one, so nothing is deleted in the same round.
         for revision in () if moved else plan.delete:
             await self._delete(service, revision, live)
-        if failures:
-            raise failures[0]
+        return next(iter(failures), None)
 
     async def _decision(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
         """Write the decision, then its Events. Returns whether a route was written or could not be written.

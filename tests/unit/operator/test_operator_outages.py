@@ -16,10 +16,13 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from prometheus_client import generate_latest
 from support.loopback import own_address
-from support.virtual.cluster import started
+from support.virtual.cluster import Cluster, started
 
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
+from pagefleet_operator.controller import Reconciler
+from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.plan import Event
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import Api, ApiError, Document
@@ -28,6 +31,8 @@ from pagefleet_operator.kube.store import ServiceKey, Store
 from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.metrics.fetching import measuring_session
 from pagefleet_operator.metrics.wake_ups import Wakes
+from pagefleet_operator.observe import Gatherer
+from pagefleet_operator.web.own_metrics import Metrics
 
 GATEWAY = own_address(0)
 PATH = "/api/v1/pods"
@@ -144,6 +149,7 @@ class Server(Api):
         return copy.deepcopy(dict(body))
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Document:
+        self._write("status")
         self.statuses.append(body["status"])
         return dict(body)
 
@@ -164,31 +170,34 @@ class Server(Api):
 ROUTE = {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "chat", "namespace": "ns"}, "spec": {}}  # fmt: skip
 
 
-async def applied(api: Server, times: int = 1, **changes: Any) -> list[Exception]:
-    """Carry a first decision out so often, as for a service of which no object is there. Returns what was raised."""
-    cluster = started(steps=[{"weight": 50}])
-    assert cluster.plan is not None
-    plan, raised = replace(cluster.plan, **changes), list[Exception]()
+SERVICE: Document = {
+    "apiVersion": "pagefleet.io/v1alpha1",
+    "kind": "InferenceService",
+    "status": {},
+    "metadata": {"namespace": "ns", "name": "chat", "uid": "uid", "resourceVersion": "1"},
+}
 
+
+def applier_of(api: Api) -> Applier:
     async def no_records(_: object) -> list[Exception]:
         return []
 
-    applier = Applier(api, Versions(api), Store(), RouteObjects(api), no_records)
-    service = {"apiVersion": "pagefleet.io/v1alpha1", "kind": "InferenceService", "spec": cluster.spec, "status": {},
-               "metadata": {"namespace": "ns", "name": "chat", "uid": "uid", "resourceVersion": "1"}}  # fmt: skip
-    for _ in range(times):
-        try:
-            await applier.apply(service, plan)
-        except Exception as error:
-            raised.append(error)
-    return raised
+    return Applier(api, Versions(api), Store(), RouteObjects(api), no_records)
+
+
+async def applied(api: Server, times: int = 1, **changes: Any) -> list[Exception | None]:
+    """Carry a first decision out so often, as for a service of which no object is there. Returns the failures."""
+    cluster = started(steps=[{"weight": 50}])
+    assert cluster.plan is not None
+    plan, applier = replace(cluster.plan, **changes), applier_of(api)
+    return [await applier.apply(SERVICE | {"spec": cluster.spec}, plan) for _ in range(times)]
 
 
 async def test_several_children_that_are_refused_make_one_event_each() -> None:
     """Each took the other's text for a new one: two Events at every try, every 15 s, for as long as a policy refuses them."""
     kinds = ["Service", "PodDisruptionBudget"]
     api = Server(kinds, ApiError(403, "denied by the policy of this cluster"))
-    assert len(await applied(api, times=5, events=())) == 5
+    assert None not in await applied(api, times=5, events=())
     assert [sum(f"refuses the {kind} of" in message for message in api.events) for kind in kinds] == [1, 1]
 
 
@@ -197,9 +206,60 @@ async def test_several_children_that_are_refused_make_one_event_each() -> None:
 async def test_a_write_that_nobody_answers_keeps_no_decision_and_no_event_away(kind: str, failing: Exception) -> None:
     """An admission webhook that hangs delays the writes of its kind only, and they time out."""
     api, event = Server([kind], failing), Event("Normal", "RolloutStarted", "it starts")
-    raised = await applied(api, events=(event,), routes=(ROUTE,), deletion_costs={"chat-1": 1})
-    assert raised == ([] if kind in ("Event", "Pod") else [failing])
+    failures = await applied(api, events=(event,), routes=(ROUTE,), deletion_costs={"chat-1": 1})
+    assert failures == [None if kind in ("Event", "Pod") else failing]
     assert len(api.statuses) == 1 and api.statuses[0]["stable"]
     assert api.events == ([] if kind == "Event" else ["it starts"])
     others = {"Deployment", "Service", "PodDisruptionBudget", "HTTPRoute"} - {kind}
     assert set(api.applied) == (others if kind != "Deployment" else {"HTTPRoute"})
+
+
+class Observed(Gatherer):
+    """Reads a cluster in virtual time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def service(self, namespace: str, name: str) -> Document:
+        return SERVICE | {"spec": self._cluster.spec}
+
+    async def observe(self, service: Document) -> Observation:
+        return self._cluster.observe()
+
+
+async def test_a_refused_child_keeps_a_stored_decision_from_nobody_else() -> None:
+    """Nobody counted a rollback, no warm spare stood in, and no request woke a service, while a policy refused one object of it."""
+    refused = ApiError(403, "denied by the policy of this cluster")
+    api, cluster, metrics, told = Server(["PodDisruptionBudget"], refused), started(), Metrics(), list[str]()
+
+    async def order(_: ServiceKey, __: object) -> None:
+        told.append("order")
+
+    reconciler = Reconciler(
+        Observed(cluster),
+        applier_of(api),
+        metrics,
+        lambda *_: told.append("asleep"),
+        lambda *_: told.append("shown"),
+        order,
+    )
+    with pytest.raises(ApiError, match="denied by the policy"):
+        await reconciler.reconcile(("ns", "chat"))
+    assert len(api.statuses) == 1
+    assert told == ["order", "asleep", "shown"]
+    assert b"pagefleet_replicas{" in generate_latest(metrics.registry)
+
+
+async def test_a_decision_that_is_not_stored_is_shown_to_nobody() -> None:
+    api = Server(["status"], ApiError(409, "the object has been modified"))
+    told = list[object]()
+
+    async def order(*given: object) -> None:
+        told.append(given)
+
+    reconciler = Reconciler(
+        Observed(started()), applier_of(api), Metrics(), lambda *_: told.append(_), lambda *_: told.append(_), order
+    )
+    with pytest.raises(ApiError, match="modified"):
+        await reconciler.reconcile(("ns", "chat"))
+    assert told == []
