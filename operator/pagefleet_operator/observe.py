@@ -263,7 +263,8 @@ class Gatherer:
             return cached[1]
         path = paths.collection("v1", "Pod", namespace)
         listed = await self._api.get(path, labelSelector=SYSTEM_GATEWAYS, limit=str(CHUNK))
-        items = listed.get("items") or ()
+        # An evicted pod keeps its address, which another pod may have by now.
+        items = [item for item in listed.get("items") or () if not readings.has_ended(item)]
         if namespace != self._system:
             items = [item for item in items if readings.is_installed_gateway(item)][:MAX_OWN_PICKERS]
         addresses = [

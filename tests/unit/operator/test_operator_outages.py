@@ -29,9 +29,15 @@ from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import RouteObjects
 from pagefleet_operator.kube.store import ServiceKey, Store
 from pagefleet_operator.kube.versions import Versions
+from pagefleet_operator.metrics.engine_readings import EngineReadings
+from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.fetching import measuring_session
+from pagefleet_operator.metrics.gateway_windows import GatewayWindows
+from pagefleet_operator.metrics.prometheus_client import Prometheus
+from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
+from pagefleet_operator.metrics.promql_gates import PrometheusGates
 from pagefleet_operator.metrics.wake_ups import Wakes
-from pagefleet_operator.observe import Gatherer
+from pagefleet_operator.observe import Gatherer, Sources
 from pagefleet_operator.web.own_metrics import Metrics
 
 GATEWAY = own_address(0)
@@ -263,3 +269,29 @@ async def test_a_decision_that_is_not_stored_is_shown_to_nobody() -> None:
     with pytest.raises(ApiError, match="modified"):
         await reconciler.reconcile(("ns", "chat"))
     assert told == []
+
+
+class Evicted(Api):
+    """An API server that lists a gateway pod that runs, and one that the kubelet has evicted: its object keeps the address."""
+
+    async def get(self, path: str, **query: str) -> Document:
+        pods = (("runs", "Running", "10.0.0.1"), ("evicted", "Failed", "10.0.0.2"))
+        return {
+            "items": [{"metadata": {"name": name}, "status": {"phase": phase, "podIP": at}} for name, phase, at in pods]
+        }
+
+
+async def test_a_gateway_pod_that_has_ended_is_not_asked() -> None:
+    """Every decision waited 2 s for it, and no service was given less than its replicas, until somebody deleted the object; and another
+    pod may have got its address, and would have been believed like a gateway of the system."""
+    async with measuring_session() as session:
+        api, prometheus = Evicted(None), Prometheus(session, "")
+        sources = Sources(
+            engines=EngineReadings(session),
+            windows=GatewayWindows(session),
+            engine_windows=EngineWindows(session),
+            prometheus_windows=PrometheusWindows(prometheus),
+            gates=PrometheusGates(prometheus),
+            image="operator",
+        )
+        assert await Gatherer(api, Versions(api), Store(), sources, "system").gateways() == ["10.0.0.1"]
