@@ -67,6 +67,8 @@ def _unpack(archive: Path, staging: Path, inside: str) -> None:
                 raise Fault(SOURCE, f"a layer has the file {member.name[:80]!r}, which leads out of it")
             path = "/".join(part for part in parts if part not in ("/", "."))
             if not path.startswith(inside):
+                if _takes_away(path, inside):
+                    _remove(staging / EMPTIED, written)
                 continue
             path = path.removeprefix(inside)
             target = staging / path
@@ -80,6 +82,16 @@ def _unpack(archive: Path, staging: Path, inside: str) -> None:
                 _clear(target, staging)
                 members.extract(member.replace(name=path, mode=READABLE, deep=False), staging, filter="data")
                 written.add(target)
+
+
+def _takes_away(path: str, folder: str) -> bool:
+    """Whether a member of a layer is a mark that takes away the folder (with a slash at its end), or one above it."""
+    above, _, name = path.rpartition("/")
+    hidden = name.removeprefix(REMOVED)
+    if hidden in ("", name):
+        return False
+    gone = above if name == EMPTIED else f"{above}/{hidden}".lstrip("/")
+    return not gone or folder.startswith(f"{gone}/")
 
 
 def _clear(target: Path, staging: Path) -> None:
