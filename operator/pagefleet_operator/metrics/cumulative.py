@@ -102,6 +102,8 @@ def cumulative(samples: Iterable[Sample], unit: float = 1.0) -> dict[float, floa
         if not math.isfinite(sample.value) or sample.value < 0:
             raise ValueError(f"{sample.name} is not a finite number that is not negative")
         bound = float(sample.labels["le"]) * unit
+        if not bound >= 0:
+            raise ValueError(f"{sample.name} has the bound {sample.labels['le']}, and no latency is below zero")
         bounds[bound] = bounds.get(bound, 0.0) + sample.value
     values = [bounds[bound] for bound in sorted(bounds)]
     if bounds and (math.inf not in bounds or values != sorted(values)):

@@ -245,8 +245,9 @@ def test_what_came_between_two_scrapes() -> None:
     assert difference(second, restarted, POD, 0.5) is None, "also when more requests have ended since"
 
 
-@pytest.mark.parametrize("damage", ["", "NaN", "-1", "cut", "other"])
+@pytest.mark.parametrize("damage", ["", "NaN", "-1", "cut", "other", "bound -1", "bound NaN"])
 def test_a_damaged_page_is_no_reading(damage: str) -> None:
+    """A bound below zero is the end of no latency: no decision was made about a service whose engine had one."""
     whole = served(engine(), 3, 0.5, 10)
     line = next(line for line in whole.splitlines() if "time_to_first_token_seconds_bucket" in line and "+Inf" in line)
     match damage:
@@ -256,6 +257,8 @@ def test_a_damaged_page_is_no_reading(damage: str) -> None:
             page = whole[: whole.index(line)]
         case "other":
             page = "up 1\n"
+        case "bound -1" | "bound NaN":
+            page = whole.replace(line, line.replace("+Inf", damage.removeprefix("bound ")) + f"\n{line}")
         case _:
             page = whole.replace(line, line.rsplit(" ", 1)[0] + f" {damage}")
     assert parse(page, 1.0) is None
