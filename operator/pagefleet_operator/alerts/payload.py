@@ -76,17 +76,15 @@ def _alert(raw: Any, where: str, received: float) -> Alert | None:
     if raw.get("status") not in ("firing", "resolved"):
         raise PayloadError(f"{where}.status must be firing or resolved, not {raw.get('status')!r}")
     labels = raw.get("labels")
-    if (
-        not isinstance(labels, Mapping)
-        or len(labels) > MAX_LABELS
-        or not all(isinstance(value, str) for value in labels.values())
-    ):
-        raise PayloadError(f"{where}.labels must be an object of at most {MAX_LABELS} strings")
+    if not isinstance(labels, Mapping) or not all(isinstance(value, str) for value in labels.values()):
+        raise PayloadError(f"{where}.labels must be an object of strings")
     starts_at = _time(raw.get("startsAt"), f"{where}.startsAt")
     label = next((name for name in SERVICE_LABELS if labels.get(name)), "")
     service, namespace, revision = labels.get(label, ""), labels.get("namespace", ""), labels.get("revision", "")
     if not service or not namespace:
         return None
+    if len(labels) > MAX_LABELS:
+        raise _RefusedError(f"{where}.labels must be at most {MAX_LABELS}, not {len(labels)}")
     _require(is_namespace(namespace), f"{where}.labels.namespace", namespace, f"a namespace's name {_LABEL}")
     _require(is_object_name(service), f"{where}.labels.{label}", service, f"an InferenceService's name {_NAME}")
     _require(

@@ -25,7 +25,7 @@ from support.sample_service import sample
 from pagefleet_local.assets import debian
 from pagefleet_operator.alerts.coalesce import KNOWN_SECONDS, PAUSE_SECONDS
 from pagefleet_operator.alerts.intake import ConflictError, Intake
-from pagefleet_operator.alerts.payload import MAX_STORED, merge
+from pagefleet_operator.alerts.payload import MAX_LABELS, MAX_STORED, merge
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.status import AlertRecord, Status
 from pagefleet_operator.web.own_metrics import Metrics
@@ -156,6 +156,19 @@ async def test_an_invalid_spec_loses_no_alert_that_asks_for_a_pause_and_no_end_o
 async def test_a_group_with_others_alerts_is_taken_apart(hook: Hook) -> None:
     foreign = [alert("a", namespace="other"), alert("b", service="other"), alert("c", severity="info")]
     assert await hook.post(payload(*foreign, alert("mine"))) == 200
+    assert hook.store.alerts == [("mine", False)]
+
+
+async def test_an_alert_with_too_many_labels_keeps_no_other_one_away(hook: Hook) -> None:
+    """Alertmanager sends a payload that is refused as a whole no more: the rollback that the others asked for did not come."""
+    many = {f"label_{number}": "x" for number in range(MAX_LABELS)}
+    sent = {"Authorization": f"Bearer {TOKEN}"}
+    body = payload(alert("wide", **many), alert("mine"))
+    async with hook.session.post(f"{hook.url}/alerts", json=body, headers=sent) as response:
+        assert response.status == 200
+        told = await response.json()
+    assert (told["accepted"], told["refused"]) == (1, 1)
+    assert told["reasons"] == [f"alerts[0].labels must be at most {MAX_LABELS}, not {MAX_LABELS + 5}"]
     assert hook.store.alerts == [("mine", False)]
 
 
