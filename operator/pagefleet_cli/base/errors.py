@@ -17,8 +17,15 @@ from rich.console import Console
 FAILED, TIMED_OUT = 1, 3  # exit codes; 2 is typer's own, for wrong usage
 
 
+PASSING = frozenset({429, 500, 502, 503, 504})  # of an API server that is overloaded, starts, or has no leader of etcd
+
+
 class CommandError(Exception):
     """An error that a person can fix; the message names the fix."""
+
+
+class PassingError(CommandError):
+    """An API server that may answer a moment later: who waits for something asks again."""
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
@@ -58,15 +65,16 @@ def api_error(status: int, reason: str, body: str, name: str) -> CommandError:
         case 422:
             return CommandError(f"{name}: refused by the API server: {message}")
         case _:
-            return CommandError(f"{name}: the API server answers {status} {message}")
+            kind = PassingError if status in PASSING else CommandError
+            return kind(f"{name}: the API server answers {status} {message}")
 
 
-def unreachable(host: str, error: BaseException) -> CommandError:
-    """The CommandError for a failed connection. Its innermost cause has the useful message."""
+def unreachable(host: str, error: BaseException) -> PassingError:
+    """The error for a failed connection. Its innermost cause has the useful message."""
     cause: BaseException = error
     while isinstance(inner := getattr(cause, "reason", None) or cause.__cause__, BaseException):
         cause = inner
-    return CommandError(f"the API server {host} does not answer: {str(cause).rsplit('>: ', 1)[-1].rsplit(': ', 1)[-1]}")
+    return PassingError(f"the API server {host} does not answer: {str(cause).rsplit('>: ', 1)[-1].rsplit(': ', 1)[-1]}")
 
 
 def unknown_service(name: str, namespace: str, known: Sequence[tuple[str, str]]) -> CommandError:

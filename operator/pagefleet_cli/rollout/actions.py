@@ -5,6 +5,7 @@ Writes the annotation and waits for `.status.action` of the same id; never a spe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
@@ -14,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from pagefleet_cli.base.cluster import Cluster
+from pagefleet_cli.base.errors import PassingError
 from pagefleet_cli.rollout.why import pending
 from pagefleet_contract.names import ACTION_ANNOTATION
 
@@ -71,8 +73,13 @@ def answer(service: Document, identity: str) -> Answer | None:
 
 
 def await_answer(cluster: Cluster, name: str, written: Written, timeout: float) -> Answer | None:
-    """The operator's answer; None when there is none within `timeout` seconds. Raises CommandError."""
+    """The operator's answer; None when there is none within `timeout` seconds. The action is written, so an API server that is away for
+    a moment is asked again. Raises CommandError."""
     until = time.monotonic() + timeout
-    while (outcome := answer(cluster.service(name), written.id)) is None and time.monotonic() < until:
+    while True:
+        with contextlib.suppress(PassingError):
+            if (outcome := answer(cluster.service(name), written.id)) is not None:
+                return outcome
+        if time.monotonic() >= until:
+            return None
         time.sleep(POLL_SECONDS)
-    return outcome

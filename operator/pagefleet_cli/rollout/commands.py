@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pagefleet_cli.base import options
 from pagefleet_cli.base.cluster import Cluster, Document, Target
-from pagefleet_cli.base.errors import FAILED, TIMED_OUT, CommandError, fail, readable_errors
+from pagefleet_cli.base.errors import FAILED, TIMED_OUT, PassingError, fail, readable_errors
 from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import plain, show, terminal
 from pagefleet_cli.rollout import act_commands
@@ -85,12 +85,10 @@ def _watched(cluster: Cluster, service: Document, timeout: float | None, interva
 
 
 def _again(cluster: Cluster, name: str) -> tuple[Document | None, str]:
-    """The service, or None and the error while the API server does not answer. Raises CommandError."""
+    """The service, or None and the error while the API server is away. Raises CommandError for any other one."""
     try:
         return cluster.service(name), ""
-    except CommandError as error:
-        if "does not answer" not in str(error):
-            raise
+    except PassingError as error:
         return None, str(error)
 
 
