@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -22,6 +21,7 @@ from pagefleet_cli.plan.source import read
 from pagefleet_cli.plan.spec_block import block
 from pagefleet_contract.quantity import amount, seconds
 
+LARGEST = 1e12  # of a rate, of tokens, GB/s or TFLOP/s: no product of them is more than a float can hold
 UNKNOWN_CONTEXT, MAX_CONTEXT = 4096, 8192  # when --context-length is not given
 
 
@@ -145,10 +145,10 @@ def plan_command(
     """Plan the capacity for a model: KV bytes per token, KV pages, users per accelerator, accelerators needed."""
     with readable_errors():
         shape, stored = _shape(model, layers, heads, kv_heads, head_dim, hidden, vocab, params)
-        given = (("requests-per-second", rate), ("input-tokens", prompt), ("output-tokens", answer))
+        given = (("requests-per-second", rate), ("input-tokens", prompt), ("output-tokens", answer), ("users", users))
         for name, number in (*given, ("bandwidth", bandwidth), ("tflops", tflops)):
-            if number is not None and not math.isfinite(number):
-                raise CommandError(f"--{name} must be a number, not {number}")
+            if number is not None and not number <= LARGEST:
+                raise CommandError(f"--{name} must be a number, at most {LARGEST:g}, not {number}")
         longest = context_length or min(shape.longest or UNKNOWN_CONTEXT, MAX_CONTEXT)
         if shared >= longest:
             raise CommandError(f"--shared-tokens must be below --context-length ({longest}), not {shared}")

@@ -11,6 +11,8 @@ from typing import Any
 
 from pagefleet_cli.base.errors import CommandError
 
+MAX_LAYERS = 100_000  # a hundred times what any model has
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -59,6 +61,13 @@ def checked(shape: Shape) -> Shape:
     return shape
 
 
+def counted(layers: int) -> int:
+    """The number of layers as it is, before something is made for each. Raises CommandError where no model has so many."""
+    if layers > MAX_LAYERS:
+        raise CommandError(f"layers must be at most {MAX_LAYERS}, not {layers}")
+    return layers
+
+
 def from_config(document: Mapping[str, Any], name: str, stored: int | None = None) -> Shape:
     """The shape of a config.json. Raises CommandError that names the missing entry."""
     config = document.get("text_config") or document
@@ -67,6 +76,7 @@ def from_config(document: Mapping[str, Any], name: str, stored: int | None = Non
         hidden, vocabulary = int(config["hidden_size"]), int(config["vocab_size"])
     except (KeyError, TypeError, ValueError) as error:
         raise CommandError(f"{name}: config.json has no usable {error}") from error
+    counted(layers)
     warnings = []
     if config.get("num_key_value_heads") is None:
         warnings.append(
@@ -141,6 +151,7 @@ def from_sizes(
             if heads > 8
             else f"{heads} KV heads are as many as query heads: is that num_key_value_heads in config.json?"
         )
+    counted(layers)
     others = min(parameters, 2 * vocabulary * hidden + (2 * layers + 1) * hidden)
     linear = parameters - others
     name = f"{parameters / 1e9:.3g}B parameters"

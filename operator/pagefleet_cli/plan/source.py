@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pagefleet_cli.base.errors import CommandError
-from pagefleet_cli.plan.shape import Shape, checked, from_config
+from pagefleet_cli.plan.shape import Shape, checked, counted, from_config
 
 ALLOWED = (
     "a folder with config.json, a config.json, a .gguf file, hf://org/name[@revision] or python://package/file.gguf"
@@ -113,7 +113,7 @@ def _gguf(path: Path) -> Shape:
                 raise CommandError(f"{path.name}: its {kind}.{name} is {value!r}, not a number")
             return value
 
-        layers, heads, hidden = need("block_count"), need("attention.head_count"), need("embedding_length")
+        layers, heads, hidden = counted(need("block_count")), need("attention.head_count"), need("embedding_length")
         kv_heads, window = (
             header.field(f"{kind}.attention.head_count_kv"),
             header.field(f"{kind}.attention.sliding_window"),

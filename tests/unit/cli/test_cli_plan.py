@@ -224,6 +224,12 @@ def test_the_command_prints_what_it_worked_out() -> None:
         ((*SIZES, "--kv-heads", "8", "--memory", "80Gi", "--bandwidth", "9", "--input-tokens", "9"), "give --tflops"),
         ((*SIZES, "--kv-heads", "8", "--shared-tokens", "900", "--mean-length", "800"), "--mean-length"),
         ((*SIZES, "--kv-heads", "8", "--accelerators", "1", "--memory", "16Gi", "--spec"), "nothing fits"),
+        (
+            (*SIZES, "--kv-heads", "8", "--requests-per-second", "1e308", "--output-tokens", "1e9"),
+            "--requests-per-second",
+        ),
+        ((*SIZES, "--kv-heads", "8", "--bandwidth", "1e308"), "--bandwidth"),
+        (("--layers", "999999999999", *SIZES[2:], "--kv-heads", "8"), "layers must be at most"),
         (("/nowhere",), "/nowhere does not exist"),
         ((), "no model is named"),
         (("s3://bucket/model",), "allowed"),
