@@ -17,7 +17,7 @@ from support.gateway.fleet import until
 
 from pagefleet_operator.kube.client import MAX_CONNECTIONS, Api
 from pagefleet_operator.kube.leader_election import Leadership, NotLeaderError
-from pagefleet_operator.kube.lease import LEASE_SECONDS
+from pagefleet_operator.kube.lease import LEASE_SECONDS, MARGIN_SECONDS
 
 PATH = "/api/v1/namespaces/team/configmaps/one"
 BODY = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}
@@ -31,6 +31,13 @@ class Server:
     asked: int = 0
     left: int = 0
     writes: list[str] = field(default_factory=list)  # methods of the requests whose body is whole
+
+    async def lease(self, request: web.Request) -> web.Response:
+        """Answer for a Lease at once: there is none yet."""
+        if request.method == "GET":
+            return web.json_response({"kind": "Status"}, status=404)
+        self.writes.append(request.method)
+        return web.json_response({"metadata": {"resourceVersion": "1"}})
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked += 1
@@ -53,6 +60,7 @@ async def server() -> Server:
 @pytest.fixture
 async def api(server: Server, tmp_path: Path) -> AsyncIterator[Api]:
     application = web.Application()
+    application.router.add_route("*", "/apis/coordination.k8s.io/{path:.*}", server.lease)
     application.router.add_route("*", "/{path:.*}", server.answer)
     runner = web.AppRunner(application, handler_cancellation=True)
     await runner.setup()
@@ -133,3 +141,18 @@ async def test_the_time_for_a_write_is_what_is_left_of_the_lease(server: Server,
     seconds = leader.check()
     assert LEASE_SECONDS - 4.0 - (time.monotonic() - began) <= seconds + 1e-6
     assert seconds <= LEASE_SECONDS - 4.0 + 1e-6
+
+
+async def test_the_lease_is_renewed_while_every_other_request_hangs(server: Server, api: Api) -> None:
+    """As many decisions as there are connections wait for an admission webhook: the operator lost its Lease and ended, and so did the
+    one that took over."""
+    leader = Leadership(api, "system", "lease", "me")
+    reads = [asyncio.create_task(api.get(PATH)) for _ in range(MAX_CONNECTIONS)]
+    await until(lambda: server.asked == MAX_CONNECTIONS)
+    leading = asyncio.create_task(leader.run())
+    async with asyncio.timeout(LEASE_SECONDS - MARGIN_SECONDS):
+        await leader.leads.wait()
+    assert server.writes == ["POST"]
+    for task in (leading, *reads):
+        task.cancel()
+    await asyncio.gather(leading, *reads, return_exceptions=True)

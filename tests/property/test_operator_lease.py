@@ -3,12 +3,18 @@ somebody leads again soon after the last one has gone."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_operator.kube import lease
+from pagefleet_operator.kube.client import REQUEST_SECONDS, Api, Document
+from pagefleet_operator.kube.leader_election import Leadership
 from pagefleet_operator.kube.lease import (
     LEASE_SECONDS,
     MARGIN_SECONDS,
@@ -105,3 +111,60 @@ def test_a_lease_given_up_is_taken_at_once() -> None:
     assert lease.move(Watch(Lease("", "7"), 100.0), "me", 100.0) is Move.TAKE
     assert lease.move(Watch(Lease("other", "7"), 100.0), "me", 100.0) is Move.WAIT
     assert lease.move(Watch(Lease("me", "7"), 0.0), "me", 100.0) is Move.RENEW
+
+
+class Skipping(asyncio.SelectorEventLoop):
+    """An event loop in which time passes only when nothing else is to be done, and then at once."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:
+            self.now = max(self.now, self._scheduled[0]._when)
+        super()._run_once()
+
+
+class OnceSilent(Api):
+    """An API server with a Lease, which answers nothing to its request number `silent`, as behind a connection that is cut unseen."""
+
+    def __init__(self, silent: int) -> None:
+        super().__init__(None)
+        self._silent, self.requests = silent, 0
+        self._lease: Document | None = None
+
+    def reserved(self) -> Api:
+        return self
+
+    async def _request(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None, kind: str = ""
+    ) -> Document:
+        self.requests += 1
+        if self.requests == self._silent:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                await asyncio.Event().wait()
+        if body is not None:
+            self._lease = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.requests)}}
+        return self._lease or {"metadata": {"resourceVersion": "0"}, "spec": {}}
+
+
+@pytest.mark.parametrize("silent", [3, 4, 5, 6])
+def test_one_request_that_nobody_answers_costs_no_lease(silent: int) -> None:
+    """The operator waited 15 s for it, lost the Lease meanwhile and ended, with all that it remembered of every service's load."""
+    loop, api = Skipping(), OnceSilent(silent)
+
+    async def led() -> None:
+        leader = Leadership(api, "system", "lease", "me", loop.time)
+        running = loop.create_task(leader.run())
+        for second in range(60):
+            await asyncio.wait((running,), timeout=1.0)
+            assert not running.done()
+            assert leader.check() >= MARGIN_SECONDS, f"in second {second} nothing may be written"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    loop.run_until_complete(led())
+    loop.close()
+    assert api.requests >= 2 * 60 / (RENEW_SECONDS + 1)

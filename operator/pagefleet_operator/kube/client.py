@@ -30,7 +30,7 @@ from pagefleet_operator.kube import credentials, paths
 Document = dict[str, Any]
 Fence = Callable[[], float]  # raises where a write may not begin; otherwise the seconds within which it must be over
 REQUEST_SECONDS = 15.0
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS, MAX_RESERVED = 32, 2
 UNAUTHORIZED, REFUSALS, UNDECLARED = 401, (400, 403, 422), "field not declared in schema"
 MAX_POLLS, POLL_SECONDS = 500, 0.002  # for sockets to close
 JSON, MERGE_PATCH, APPLY_PATCH = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
@@ -64,6 +64,7 @@ class Api:
         self._kubeconfig = kubeconfig
         self._settings: client.Configuration | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._reserved: aiohttp.ClientSession | None = None
         self._sockets = Sockets()
         self._fence: Fence | None = None
 
@@ -76,19 +77,29 @@ class Api:
         other._fence = fence
         return other
 
+    def reserved(self) -> Api:
+        """Return this Api, in use already, with connections of its own: MAX_CONNECTIONS requests that hang delay none of its requests."""
+        other = copy.copy(self)
+        other._session = self._reserved
+        return other
+
     async def __aenter__(self) -> Api:
         self._settings = await credentials.load(self._kubeconfig)
         context = RESTClientObject(self._settings).ssl_context
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context, limit=MAX_CONNECTIONS, socket_factory=self._sockets),
-            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
+        self._session, self._reserved = (
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=context, limit=limit, socket_factory=self._sockets),
+                timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
+            )
+            for limit in (MAX_CONNECTIONS, MAX_RESERVED)
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            await self._sockets.closed()
+        for session in (self._session, self._reserved):
+            if session is not None:
+                await session.close()
+        await self._sockets.closed()
 
     async def get(self, path: str, **query: str) -> Document:
         return await self._request("GET", path, query)

@@ -7,6 +7,7 @@ import datetime
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -26,8 +27,11 @@ class NotLeaderError(Exception):
 class Leadership:
     """One operator's view of the Lease `name`. An empty name means that there is only one operator, which always leads."""
 
-    def __init__(self, api: Api, namespace: str, name: str, me: str) -> None:
-        self._api, self._namespace, self._name, self._me = api, namespace, name, me
+    def __init__(
+        self, api: Api, namespace: str, name: str, me: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api, self._namespace, self._name, self._me = api.reserved(), namespace, name, me
+        self._clock = clock
         self._renewed: float | None = None
         self._watch = Watch()
         self._version = ""
@@ -39,7 +43,7 @@ class Leadership:
         """Return the seconds within which a write that begins now must be over. Raises NotLeaderError where none may begin."""
         if not self._name:
             return math.inf
-        if seconds := lease.write_seconds(self._renewed, time.monotonic()):
+        if seconds := lease.write_seconds(self._renewed, self._clock()):
             return seconds
         raise NotLeaderError(f"{self._me} does not hold the lease {self._namespace}/{self._name}")
 
@@ -48,18 +52,20 @@ class Leadership:
         if not self._name:
             await asyncio.Event().wait()
         while True:
+            failed = False
             try:
                 await self._turn()
             except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                failed = self.leads.is_set()
                 log.warning("lease %s cannot be read or renewed: %s", self._name, error or type(error).__name__)
-            if self.leads.is_set() and not lease.holds(self._renewed, time.monotonic()):
+            if self.leads.is_set() and not lease.holds(self._renewed, self._clock()):
                 log.error("the lease %s is lost", self._name)
                 return
-            await asyncio.sleep(lease.pause(self._watch, self._me, time.monotonic()))
+            await asyncio.sleep(lease.pause(self._watch, self._me, self._clock(), failed=failed))
 
     async def give_up(self) -> None:
         """Release the Lease, so that another operator takes over at once. If this fails, they wait until it has expired."""
-        if self._name and lease.holds(self._renewed, time.monotonic()):
+        if self._name and lease.holds(self._renewed, self._clock()):
             self._renewed = None
             try:
                 await self._api.replace(self._path, self._document("", self._version))
@@ -69,18 +75,20 @@ class Leadership:
                 )
 
     async def _turn(self) -> None:
-        now = time.monotonic()
-        document = await self._api.find(self._path)
+        now = self._clock()
+        async with asyncio.timeout(lease.REQUEST_SECONDS):
+            document = await self._api.find(self._path)
         self._version = document["metadata"]["resourceVersion"] if document else ""
         known = Lease(str((document["spec"] or {}).get("holderIdentity") or ""), self._version) if document else None
         self._watch = self._watch.updated(known, now)
         choice = lease.move(self._watch, self._me, now)
         if choice is Move.WAIT:
             return
-        if document is None:
-            written = await self._api.create(self._collection, self._document(self._me, ""))
-        else:
-            written = await self._api.replace(self._path, self._document(self._me, self._version))
+        async with asyncio.timeout(lease.REQUEST_SECONDS):
+            if document is None:
+                written = await self._api.create(self._collection, self._document(self._me, ""))
+            else:
+                written = await self._api.replace(self._path, self._document(self._me, self._version))
         self._version = written["metadata"]["resourceVersion"]
         self._renewed = now
         if not self.leads.is_set():

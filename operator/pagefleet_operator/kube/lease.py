@@ -16,6 +16,8 @@ from enum import Enum
 LEASE_SECONDS = 15.0
 MARGIN_SECONDS = 5.0
 RENEW_SECONDS = 3.0
+# One request for the Lease that is never answered leaves time for the next try before the Lease is lost: client-go has the same limit.
+REQUEST_SECONDS, RETRY_SECONDS = 5.0, 0.5
 SHORTEST_PAUSE_SECONDS = 0.1
 
 
@@ -54,8 +56,11 @@ def move(watch: Watch, me: str, now: float) -> Move:
     return Move.TAKE if now - watch.since >= LEASE_SECONDS else Move.WAIT
 
 
-def pause(watch: Watch, me: str, now: float) -> float:
-    """Return the seconds until the Lease is to be looked at again: RENEW_SECONDS, or until another's Lease may be taken."""
+def pause(watch: Watch, me: str, now: float, *, failed: bool = False) -> float:
+    """Return the seconds until the Lease is to be looked at again: RENEW_SECONDS, or until another's Lease may be taken. `failed` says that
+    a request of the holder has failed."""
+    if failed:
+        return RETRY_SECONDS
     if move(watch, me, now) is Move.WAIT:
         return max(SHORTEST_PAUSE_SECONDS, min(RENEW_SECONDS, watch.since + LEASE_SECONDS - now))
     return RENEW_SECONDS
