@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
+
+from pagefleet_cli.base.screen import Screen
 
 FAILED, TIMED_OUT = 1, 3  # exit codes; 2 is typer's own, for wrong usage
 
@@ -30,8 +31,8 @@ class PassingError(CommandError):
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
     """Print `message` on standard error and exit."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print("[red]pagefleet:[/red]", end=" ")
-    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False)
+    Screen(stderr=True, soft_wrap=True, highlight=False).print("[red]pagefleet:[/red]", end=" ")
+    Screen(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False)
     raise typer.Exit(code)
 
 

@@ -12,6 +12,7 @@ import yaml
 from rich.console import Console, RenderableType
 
 from pagefleet_cli.base.options import Output
+from pagefleet_cli.base.screen import Screen
 
 PIPE_WIDTH = 1000  # a pipe has no width to fold at
 # What kubectl's YAML reads as a number or a truth value, and PyYAML as text: the hash of a revision may be 12e45678 or 08123456.
@@ -32,8 +33,8 @@ def yaml_of(*documents: object) -> str:
 
 def terminal() -> Console:
     """Standard output. Lines are not folded in a pipe or a file."""
-    console = Console(soft_wrap=True, highlight=False)
-    return console if console.is_terminal else Console(soft_wrap=True, highlight=False, width=PIPE_WIDTH)
+    console = Screen(soft_wrap=True, highlight=False)
+    return console if console.is_terminal else Screen(soft_wrap=True, highlight=False, width=PIPE_WIDTH)
 
 
 def show(output: Output, document: object, tables: Callable[[], Iterable[RenderableType]]) -> None:

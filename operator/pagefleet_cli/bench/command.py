@@ -21,6 +21,7 @@ from pagefleet_cli.base.cluster import Target
 from pagefleet_cli.base.errors import CommandError, fail, readable_errors
 from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import show, terminal
+from pagefleet_cli.base.screen import Screen
 from pagefleet_cli.bench import baseline, exports, loads, picture, store
 from pagefleet_cli.bench.loads import Load
 from pagefleet_cli.bench.profile import MOST, Lengths, Profile, ProfileError, Spread, checked, plan
@@ -160,7 +161,7 @@ def _kept(lost: list[str], write: Callable[[], Any]) -> Any:
 def _warn(option: str, what: str, names: Sequence[str]) -> None:
     """Name the fields that another tool's file has and this command has not, or the other way about."""
     if names:
-        Console(stderr=True).print(f"{option}: not {what}: {', '.join(names)}", style="yellow", markup=False)
+        Screen(stderr=True).print(f"{option}: not {what}: {', '.join(names)}", style="yellow", markup=False)
 
 
 def _load(text: str | None, given: dict[str, Any], prompt: int | None, answer: int | None) -> Load:

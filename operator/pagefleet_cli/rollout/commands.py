@@ -7,7 +7,6 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from pagefleet_cli.base.cluster import Cluster, Document, Target
 from pagefleet_cli.base.errors import FAILED, TIMED_OUT, PassingError, fail, readable_errors
 from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import plain, show, terminal
+from pagefleet_cli.base.screen import Screen, visible
 from pagefleet_cli.rollout import act_commands
 from pagefleet_cli.rollout.live import picture
 from pagefleet_cli.rollout.progress import End, end, progress, sentence
@@ -66,7 +66,7 @@ def status(
 
 def _watched(cluster: Cluster, service: Document, timeout: float | None, interval: float, wide: bool) -> Document:
     """Show the service until its rollout ends or the timeout is over, and return its last state. Waits for an absent API server."""
-    console, name, note = Console(highlight=False), str(service["metadata"]["name"]), ""
+    console, name, note = Screen(highlight=False), str(service["metadata"]["name"]), ""
     until = time.monotonic() + timeout if timeout is not None else None
     with Live(console=console, auto_refresh=False, transient=False) as live:
         shown = ""
@@ -75,7 +75,7 @@ def _watched(cluster: Cluster, service: Document, timeout: float | None, interva
             if console.is_terminal:
                 live.update(picture(now, note, wide), refresh=True)
             elif (line := _steady(service)) != shown:
-                typer.echo(sentence(now))
+                typer.echo(visible(sentence(now)))
                 shown = line
             if end(service) is not End.UNDER_WAY or (until is not None and time.monotonic() >= until):
                 return service

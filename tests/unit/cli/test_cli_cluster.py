@@ -3,17 +3,14 @@ what it makes of an API server that is away for a moment."""
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import yaml
+from support.answering_server import CUT, Answer, Document, api_server
 from support.silent_server import SECONDS, asking
 from typer.testing import CliRunner, Result
 
@@ -52,88 +49,52 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> Non
         Cluster(Target(kubeconfig=path))
 
 
-CUT = 0  # the connection ends without an answer
+def service(phase: str) -> Document:
+    return {"metadata": {"name": "chat", "namespace": "a"}, "status": {"rollout": {"phase": phase}}}
 
 
-class Answering(BaseHTTPRequestHandler):
-    """An API server with one service, which answers its GETs with `answers` in turn: the phase of a rollout, or an error's status. "done"
-    is the outcome of the action that was requested last."""
-
-    answers: ClassVar[list[str | int]] = []
-    action: ClassVar[str] = ""
-
-    def do_GET(self) -> None:
-        answer = self.answers.pop(0)
-        if answer == CUT:
-            return
-        if isinstance(answer, int):
-            self._send(answer, {"kind": "Status", "message": "etcdserver: request timed out"})
-            return
-        known: dict[str, Any] = {"rollout": {"phase": answer}}
-        if answer == "done":
-            known["action"] = {"id": json.loads(self.action)["id"], "outcome": "Done", "message": "paused"}
-        self._send(200, {"metadata": {"name": "chat", "namespace": "a"}, "status": known})
-
-    def do_PATCH(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        type(self).action = body["metadata"]["annotations"]["pagefleet.io/action"]
-        self._send(200, {"metadata": {"name": "chat", "namespace": "a"}})
-
-    def _send(self, status: int, document: dict[str, Any]) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Requests are no news."""
+def done(action: Document) -> Document:
+    """The service when the operator has carried the action out."""
+    outcome = {"id": action["id"], "outcome": "Done", "message": "paused"}
+    return {**service("Step"), "status": {"rollout": {"phase": "Step"}, "action": outcome}}
 
 
-@pytest.fixture
-def answering(tmp_path: Path) -> Iterator[Path]:
-    """The kubeconfig of such a server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
-        path = tmp_path / "config"
-        path.write_text(yaml.safe_dump({**KUBECONFIG, "clusters": [cluster], "current-context": "good"}))
-        yield path
-        server.shutdown()
-
-
-def ran(kubeconfig: Path, *words: str, answers: list[str | int]) -> Result:
-    Answering.answers = answers
-    return CliRunner().invoke(app, ["rollout", *words, "--kubeconfig", str(kubeconfig)])
+def ran(folder: Path, *words: str, answers: list[Answer]) -> Result:
+    with api_server(folder, answers) as path:
+        return CliRunner().invoke(app, ["rollout", *words, "--kubeconfig", str(path)])
 
 
 @pytest.mark.parametrize("failure", [CUT, 429, 500, 503, 504])
 @pytest.mark.parametrize("output", ["json", "yaml", "table"])
 def test_a_watch_waits_for_an_api_server_that_is_away_in_every_format(
-    answering: Path, output: str, failure: int
+    tmp_path: Path, output: str, failure: int
 ) -> None:
     """Exit code 1 would tell a pipeline that the rollout was rolled back."""
-    watch = ("status", "chat", "--watch", "--interval", "0.1", "-o", output)
-    done = ran(answering, *watch, answers=["Step", failure, "Idle"])
-    assert done.exit_code == 0, done.output
-    assert not Answering.answers
+    answers: list[Answer] = [service("Step"), failure, service("Idle")]
+    ended = ran(tmp_path, "status", "chat", "--watch", "--interval", "0.1", "-o", output, answers=answers)
+    assert (ended.exit_code, answers) == (0, []), ended.output
 
 
 @pytest.mark.parametrize("failure", [CUT, 429, 500, 503, 504])
-def test_an_answer_to_an_action_is_awaited_while_the_api_server_is_away(answering: Path, failure: int) -> None:
+def test_an_answer_to_an_action_is_awaited_while_the_api_server_is_away(tmp_path: Path, failure: int) -> None:
     """Exit code 1 would tell a pipeline that the operator refused what it then did."""
-    done = ran(answering, "pause", "chat", answers=["Step", failure, "done"])
-    assert (done.exit_code, done.output) == (0, "chat: paused\n")
+    ended = ran(tmp_path, "pause", "chat", answers=[service("Step"), service("Step"), failure, done])
+    assert (ended.exit_code, ended.output) == (0, "chat: paused\n")
 
 
-def test_what_does_not_pass_ends_a_command_at_once(answering: Path) -> None:
-    done = ran(answering, "status", "chat", "--watch", answers=["Step", 403])
-    assert (done.exit_code, "forbidden" in done.output) == (1, True)
-    done = ran(answering, "pause", "chat", answers=["Step", 403])
-    assert (done.exit_code, "forbidden" in done.output) == (1, True)
-    done = ran(answering, "status", "chat", answers=[503])
-    assert (done.exit_code, "the API server answers 503" in done.output) == (1, True)
+@pytest.mark.parametrize(
+    ("words", "answers", "said"),
+    [
+        (["status", "chat", "--watch"], [service("Step"), 403], "forbidden"),
+        (["pause", "chat"], [service("Step"), service("Step"), 403], "forbidden"),
+        (["status", "chat"], [503], "the API server answers 503"),
+    ],
+)
+def test_what_does_not_pass_ends_a_command_at_once(
+    tmp_path: Path, words: list[str], answers: list[Answer], said: str
+) -> None:
+    ended = ran(tmp_path, *words, answers=list(answers))
+    assert (ended.exit_code, said in ended.output) == (1, True), ended.output
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

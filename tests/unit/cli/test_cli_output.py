@@ -1,11 +1,15 @@
-"""Protects what the command line prints for other programs: YAML that kubectl reads as the API server had it."""
+"""Protects what the command line prints: for other programs YAML that kubectl reads as the API server had it, and for people nothing that their
+terminals obey."""
 
 from __future__ import annotations
 
+import unicodedata
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.answering_server import api_server
 from typer.testing import CliRunner
 
 from pagefleet_cli import export
@@ -44,3 +48,30 @@ def test_records_of_any_hash_are_exported_as_kubectl_reads_them(monkeypatch: pyt
     written = CliRunner().invoke(app, ["export"]).output
     assert "pagefleet.io/revision: '12e45678'" in written
     assert "hash: '12e45678'" in written
+
+
+LAST_WORDS = "\x1b]0;all is well\x07\x1b[2J\x9b31m\rCUDA error\x7f"  # sets the title, clears the screen, and turns red
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status", "chat"], ["status", "chat", "-o", "wide"], ["rollout", "status", "chat"],
+     ["rollout", "status", "chat", "--watch"], ["rollout", "why", "chat"], ["rollout", "pause", "chat"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_the_last_words_of_an_engine_are_shown_and_not_obeyed(words: list[str], tmp_path: Path) -> None:
+    condition = {"type": "Degraded", "status": "True", "reason": "EngineExited", "message": LAST_WORDS}
+    verdict = {"outcome": "Regressed", "message": LAST_WORDS}
+    now = "2026-01-01T00:00:00Z"
+    status = {
+        "conditions": [condition], "canary": "bbbb", "stable": "aaaa", "rollout": {"phase": "RolledBack", "verdict": verdict},
+        "rejected": [{"hash": "bbbb", "reason": "EngineExited", "message": LAST_WORDS, "time": now}],
+        "decisions": [{"time": now, "kind": "RolledBack", "message": LAST_WORDS}],
+    }  # fmt: skip
+    metadata = {"name": "chat", "namespace": "a", "creationTimestamp": now}
+    service = {"metadata": metadata, "spec": {}, "status": status}
+    with api_server(tmp_path, [service, 422], LAST_WORDS) as path:
+        done = CliRunner().invoke(app, [*words, "--kubeconfig", str(path)])
+    said = done.output + done.stderr
+    assert "^[[2J" in said, said
+    assert [character for character in said if unicodedata.category(character) == "Cc" and character != "\n"] == []
