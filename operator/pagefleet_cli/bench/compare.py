@@ -54,7 +54,9 @@ def difference(before: Sequence[float], after: Sequence[float], q: float, seed: 
         return Difference(q, old, new, change, None, None, 1.0, Finding.UNKNOWN)
     source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
     times = max(MIN_RESAMPLES, min(RESAMPLES, DRAWS // (len(before) + len(after))))
-    low, high = _interval([_resampled(source, after, q) / _resampled(source, before, q) - 1 for _ in range(times)])
+    low, high = _interval(
+        [_ratio(_resampled(source, after, q), _resampled(source, before, q)) - 1 for _ in range(times)]
+    )
     finding = _finding(low, high, Finding.SLOWER, Finding.FASTER)
     return Difference(q, old, new, new / old - 1, low, high, _evidence(sorted(before), after, q), finding)
 
@@ -148,6 +150,11 @@ def _by_time(run: Run) -> list[float]:
             at = min(count - 1, int((sample.at + sample.e2e) / run.seconds * count))
             pieces[at] += sample.output_tokens * count / run.seconds
     return pieces
+
+
+def _ratio(now: float, then: float) -> float:
+    """A resample's quantile may be 0 where the whole run's is not: an answer in one piece has no time between its tokens."""
+    return now / then if then else math.inf if now else 1.0
 
 
 def _mean(series: Sequence[float]) -> float:

@@ -158,6 +158,16 @@ def test_a_real_difference_is_found_and_its_size_is_in_the_interval() -> None:
     assert difference(latencies(2000, 2, 1.3), latencies(2000, 1), 0.95).finding is Finding.FASTER
 
 
+def test_answers_in_one_piece_are_compared_too() -> None:
+    """They have no time between their tokens. With half of them such a resample may have a median of 0, and the run ended in a traceback."""
+    source, before, after = random.Random(1), [0.0] * 46 + [0.01] * 54, [0.0] * 40 + [0.012] * 60
+    source.shuffle(before)
+    source.shuffle(after)
+    found = difference(before, after, 0.5)
+    assert (found.low, found.high, found.finding) == (-1.0, math.inf, Finding.SAME)
+    assert "no difference shown" in sentence("TPOT", found)
+
+
 def test_equal_runs_are_rarely_called_different() -> None:
     """12 pairs of equal runs each: at 99 % 0.12 are expected. Of correlated requests, drawing them one by one called 33 of
     100 pairs different, drawing blocks 2."""
