@@ -18,7 +18,7 @@ from pagefleet_engine.api.constrained.tools import read
 from pagefleet_engine.api.parsing import harmony
 from pagefleet_engine.api.parsing.deltas import message
 from pagefleet_engine.api.parsing.reasoning import Reasoning, grammar_prefix
-from pagefleet_engine.api.parsing.registry import STYLES, Style
+from pagefleet_engine.api.parsing.registry import STYLES, Dialect, Style
 from pagefleet_engine.core.requests import Grammar
 from pagefleet_engine.model.text import tokenizer
 from pagefleet_engine.model.text.grammar import PREFIXED, prefixed
@@ -166,6 +166,51 @@ def test_with_auto_the_model_may_talk_or_call_a_strict_function_rightly(
             break
     assert (matcher.error is None) is good
     assert not matcher.refused()[list(grammars.eos_token_ids)].any(), "a text that may end here"
+
+
+BAD_CALL = '{"name": "weather", "parameters": {"age": "x"}}'
+
+
+@pytest.mark.parametrize("begun", [None, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        BAD_CALL,
+        " \r\n<think>so</think>" + BAD_CALL,
+        "<think>so</think>\r" + BAD_CALL,
+        "<think>so</think>\xa0" + BAD_CALL,
+    ],
+)
+def test_reasoning_hides_no_call_of_a_strict_function(
+    grammars: Grammars, words: tokenizer.Tokenizer, begun: bool | None, text: str
+) -> None:
+    tools, rules = read({"tools": TOOLS}), grammar_prefix(Reasoning.QWEN3, begun, forced=False)
+    assert tools is not None and rules is not None
+    asked = tools.grammar(Style.LLAMA3_JSON, None, thinks=True)
+    assert asked is not None
+    matcher = grammars.compile(Grammar(PREFIXED, prefixed(rules, asked.grammar)))
+    written = list[int]()
+    for token in words.encode(text, add_special_tokens=False):
+        if matcher.refused()[token]:
+            break
+        matcher.accept(token)
+        written.append(token)
+    parser = Dialect(Style.LLAMA3_JSON, Reasoning.QWEN3).parser(tools.functions(False), begun, forced=False)
+    assert parser is not None
+    made = message([*parser.feed(words.decode(written)), *parser.finish()])
+    assert not made.get("tool_calls")
+
+
+def test_reasoning_may_name_the_tag_of_a_call(grammars: Grammars, words: tokenizer.Tokenizer) -> None:
+    tools, rules = read({"tools": TOOLS}), grammar_prefix(Reasoning.QWEN3, None, forced=False)
+    assert tools is not None and rules is not None
+    asked = tools.grammar(Style.HERMES, None, thinks=True)
+    assert asked is not None
+    matcher = grammars.compile(Grammar(PREFIXED, prefixed(rules, asked.grammar)))
+    for token in words.encode(f"<think>shall I write <tool_call>?</think>\n\n{CALL}", add_special_tokens=False):
+        assert not matcher.refused()[token]
+        matcher.accept(token)
+    assert not matcher.refused()[list(grammars.eos_token_ids)].any()
 
 
 THOUGHT = "so { 1 </think>\n\n"

@@ -15,6 +15,7 @@ from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.api.constrained.formats import Asked, schema_text
 from pagefleet_engine.api.parsing.deltas import MAX_CALLS, Functions
 from pagefleet_engine.api.parsing.json_calls import BEGIN, END
+from pagefleet_engine.api.parsing.reasoning import BEGIN as THOUGHT
 from pagefleet_engine.api.parsing.registry import Style
 from pagefleet_engine.core.requests import Grammar
 from pagefleet_engine.model.text.grammar import WHITESPACE
@@ -54,11 +55,11 @@ class Tools:
         """The `tools` of the chat template; empty when no tool may be called."""
         return [tool.document for tool in self.all_tools] if self.choice != "none" else []
 
-    def grammar(self, style: Style, answer: Asked | None) -> Asked | None:
+    def grammar(self, style: Style, answer: Asked | None, thinks: bool = False) -> Asked | None:
         """Return the grammar of the text; `answer` is the request's own format. Raises ApiError (400) when both conflict.
 
         A forced call has no answer beside it, so its format does not count. With `auto`, the model writes either a call or
-        an answer in the request's JSON format.
+        an answer in the request's JSON format. `thinks`: reasoning may come before, so text does not begin as reasoning does.
         """
         if self.choice == "none":
             return answer
@@ -76,10 +77,13 @@ class Tools:
             return None
         if style is Style.HERMES:
             many = "*" if self.parallel else "?"
-            start = f'start: (head tail){many} TEXT\nhead[lazy]: TEXT "{BEGIN}"\nTEXT: /(.|\\n)*/'
+            text = r"/(.|\n)*/" + (rf" & ~/{THOUGHT}(.|\n)*/" if thinks else "")
+            start = f'start: (head tail){many} TEXT\nhead[lazy]: TEXT "{BEGIN}"\nTEXT: {text}'
         else:
-            # Text is what the parser takes for no call: it looks for one behind spaces and behind a tag.
-            start = "start: SPACES? (calls | TEXT)\nSPACES: /[ \\t\\r\\n]+/\nTEXT: /([^{< \\t\\r\\n](.|\\n)*|<([^|](.|\\n)*)?)?/"
+            # Text is what the parser takes for no call: it looks for one behind spaces, behind a tag and behind reasoning.
+            text = r"/[ \t\r\n]*([^{< \t\r\n](.|\n)*|<([^|](.|\n)*)?)?/"
+            text += rf" & ~/[ \t\r\n]*{THOUGHT}(.|\n)*/" if thinks else ""
+            start = f"start: SPACES? calls | TEXT\nSPACES: /[ \\t\\r\\n]+/\nTEXT: {text}"
         return Asked(Grammar("grammar", self._lark(style, start, self.tools, loose=True)), "tools")
 
     def schemas(self) -> list[Asked]:

@@ -8,6 +8,7 @@ from pagefleet_engine.api.parsing.deltas import Delta, Parser, overlap
 
 BEGIN, END = "<think>", "</think>"
 MARKERS = (BEGIN, END)
+SPACES = " \t\r\n"  # around reasoning; the grammars know no others, so that none of these hides a call from them
 
 
 class Reasoning(StrEnum):
@@ -95,7 +96,7 @@ class ReasoningStream:
         if self._state is _State.REASONING:
             out += self._reason(last)
         if self._state is _State.GAP:
-            self._text = self._text.lstrip()
+            self._text = self._text.lstrip(SPACES)
             self._state = _State.ANSWER if self._text else _State.GAP
         if self._state is _State.ANSWER and self._text:
             text, self._text = self._text, ""
@@ -103,7 +104,7 @@ class ReasoningStream:
         return out
 
     def _open(self, last: bool) -> None:
-        rest = self._text.lstrip()
+        rest = self._text.lstrip(SPACES)
         if not last and rest != BEGIN and BEGIN.startswith(rest):
             return
         tagged = rest.startswith(BEGIN)

@@ -141,14 +141,13 @@ class Planner:
         """Return the grammar of the answer: of the request's own format, its tools, or both, after the reasoning."""
         tools = parameters.conversation.tools if parameters.conversation else None
         checks: list[Asked] = tools.schemas() if tools is not None else []
-        asked = parameters.answer_format
+        asked, forced = parameters.answer_format, tools is not None and tools.choice == "required"
+        before = grammar_prefix(self._dialect.reasoning, within, forced=forced) if parameters.conversation else None
         if tools is not None:
-            style = self._dialect.call_style if tools.choice == "required" else self._dialect.style
-            asked = tools.grammar(style, asked)
+            style = self._dialect.call_style if forced else self._dialect.style
+            asked = tools.grammar(style, asked, thinks=before is not None)
         if asked is None:
             return None
-        forced = tools is not None and tools.choice == "required"
-        before = grammar_prefix(self._dialect.reasoning, within, forced=forced) if parameters.conversation else None
         if before is not None:
             asked = Asked(Grammar(PREFIXED, prefixed(before, asked.grammar)), asked.param)
         await self.grammars.check([*checks, asked])
