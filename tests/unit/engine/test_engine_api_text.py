@@ -123,12 +123,12 @@ def test_the_first_tokens_are_not_looked_through_for_stop_strings() -> None:
     assert text.stopped
 
 
-def test_lengths_count_characters_given_out_and_known() -> None:
+def test_an_offset_counts_characters_given_out_and_held() -> None:
     text = TextStream(decode, token_bytes, ("STOP",))
     text.feed(list("é S".encode()))
-    assert (text.sent, text.length) == (2, 3)
+    assert (text.sent, text.offset(0xE4)) == (2, 3)
     text.feed([0xE4])
-    assert text.length == 3
+    assert (text.offset(0xB8), text.offset(ord("b"))) == (3, 4)
 
 
 def test_the_space_between_a_prompt_and_its_answer_is_kept() -> None:
@@ -201,3 +201,23 @@ def test_an_answer_is_what_it_adds_to_its_prompt(decoder: decoders.Decoder, seed
         text = TextStream(words.decode, words.token_bytes, (), before=prompt[-8:])
         written = "".join(text.feed([token]) for token in answer) + text.finish()
         assert words.decode(prompt) + written == words.decode(prompt + answer), (prompt, answer)
+
+
+def test_a_token_s_offset_is_where_its_text_begins() -> None:
+    """Characters may begin within a token, end within one, or never be complete."""
+    rng = random.Random(6)
+    vocabulary = [b"a", b"\xff", b"\xe0", b"\x80", b"\xc3", b"ab\xe4", b"\xb8\x96", b"\x96b\xe4\xb8", "é世".encode()]
+    for _ in range(3000):
+        ids = rng.choices(range(len(vocabulary)), k=rng.randint(1, 8))
+        parts = [vocabulary[token] for token in ids]
+        text = TextStream(
+            lambda some: decode(list(b"".join(vocabulary[one] for one in some))), vocabulary.__getitem__, ()
+        )
+        offsets = []
+        for token in ids:
+            offsets.append(text.offset(token))
+            text.feed([token])
+        for at, offset in enumerate(offsets):
+            before, whole = decode(list(b"".join(parts[:at]))), decode(list(b"".join(parts)))
+            within = len(before) + len(decode(list(b"".join(parts[at:])))) > len(whole)
+            assert offset == len(before) - within, (parts, offsets)

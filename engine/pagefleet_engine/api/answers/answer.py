@@ -99,7 +99,7 @@ class Answer:
         if last and token in self._silent:
             return ""
         if output.logprobs is not None:
-            self._pending.append(Scored(output.logprobs[at], self._text.length))
+            self._pending.append(Scored(output.logprobs[at], self._text.offset(token)))
         return self._text.feed([token])
 
     def _release(self, ended: str | None) -> tuple[Scored, ...]:

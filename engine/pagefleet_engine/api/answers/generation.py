@@ -121,7 +121,7 @@ class Generation:
         text = TextStream(self._decode, self._words.bytes, ())
         parts, scored = [], []
         for index, token in enumerate(self._request(at).prompt_token_ids):
-            scored.append(Scored(given.get(index, TokenLogprobs(token, 0.0, 0)), text.length))
+            scored.append(Scored(given.get(index, TokenLogprobs(token, 0.0, 0)), text.offset(token)))
             parts.append(text.feed([token]))
         parts.append(text.finish())
         return "".join(parts), scored if self.plan.parameters.logprobs is not None else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from itertools import dropwhile
 
@@ -40,10 +41,17 @@ class TextStream:
         self.sent = 0
         """Characters returned."""
 
-    @property
-    def length(self) -> int:
-        """Return the characters known so far, returned or held."""
-        return self.sent + len(self._held)
+    def offset(self, token: int) -> int:
+        """Return where the text of the next token begins, in characters. Tokens of one character begin at one place."""
+        known, waiting = self.sent + len(self._held), self._ids[self._read :]
+        if not waiting:  # nearly always
+            return known
+        data = b"".join(map(self._token_bytes, waiting))
+        size = cut_size(data[-MAX_CUT:])
+        if size and _goes_on(data[-size:] + self._token_bytes(token)[:1]):
+            return known + len(data[:-size].decode(errors="replace"))
+        before = self._decode(self._ids[self._context : self._read])
+        return known + max(0, len(self._decode(self._ids[self._context :])) - len(before))
 
     def feed(self, ids: Sequence[int]) -> str:
         """Add tokens and return the text that is now certain. Set `stopped` when a stop string was reached."""
@@ -116,9 +124,22 @@ class TextStream:
 
 
 def is_cut(tail: bytes) -> bool:
-    """Whether bytes end within a character of UTF-8 that more bytes can complete. RFC 3629, section 3."""
+    """Whether bytes end within a character of UTF-8 that more bytes can complete."""
+    return cut_size(tail) > 0
+
+
+def cut_size(tail: bytes) -> int:
+    """Return how many bytes at the end begin a character of UTF-8 that more bytes can complete. RFC 3629, section 3."""
     for size, byte in enumerate(reversed(tail), start=1):
         if byte & 0xC0 != 0x80:
             needed = 2 if 0xC2 <= byte <= 0xDF else 3 if 0xE0 <= byte <= 0xEF else 4 if 0xF0 <= byte <= 0xF4 else 0
-            return needed > size
-    return False
+            return size if needed > size else 0
+    return 0
+
+
+def _goes_on(data: bytes) -> bool:
+    """Whether bytes are one character of UTF-8, or the beginning of one."""
+    try:
+        return len(getincrementaldecoder("utf-8")().decode(data)) <= 1
+    except UnicodeDecodeError:
+        return False
