@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tokenizers import Tokenizer, models
 
+from pagefleet_engine.api.answers.generation import Generation
+from pagefleet_engine.api.answers.logprobs import Vocabulary
 from pagefleet_engine.api.backend.engine import EngineClient, EngineDied, RequestFailed
+from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.observability.metrics import Metrics
+from pagefleet_engine.api.parameters import Parameters
+from pagefleet_engine.api.parsing.registry import Dialect, Style
+from pagefleet_engine.api.planning.plan import Plan
 from pagefleet_engine.core.messages import EngineStep
 from pagefleet_engine.core.requests import EngineRequest, EngineStats, Finish, SamplingParams, TokenOutput
 from pagefleet_engine.flags import EngineConfig
+from pagefleet_engine.model.text.chat import ChatTemplates
+from pagefleet_engine.model.text.tokenizer import Tokenizer as Words
 
 STATS = EngineStats(1, 0, 100, 4, 5, 0, 0, 0, 9)
 
@@ -60,3 +69,28 @@ def test_an_engine_s_end_comes_after_what_it_computed() -> None:
         return found.token_ids
 
     assert asyncio.run(tokens()) == (7,)
+
+
+@pytest.mark.parametrize(("stop", "late"), [("b", False), ("c", True)])
+def test_an_answer_that_a_stop_string_has_ended_is_not_late(stop: str, late: bool) -> None:
+    """The engine learns of the stop string later: its deadline may come with the tokens that brought it."""
+    config = EngineConfig("file:///m")
+    metrics, words = Metrics("m", config), Words(Tokenizer(models.BPE({"a": 0, "b": 1}, [])), (), ChatTemplates({}, {}))
+    client, request = EngineClient(config, metrics), EngineRequest("r", (0,), SamplingParams(9), 0.0)
+    plan = Plan("r", Parameters(model="m", prompts=("a",), stop=(stop,)), (request,), False, Dialect(Style.HERMES))
+    generation = Generation(plan, client, words, Vocabulary(words), metrics)
+
+    async def text() -> str:
+        answer = generation.pieces()
+        first = asyncio.ensure_future(anext(answer))
+        await asyncio.sleep(0)
+        client._take(EngineStep([output(0), output(1)], STATS, 0.1))
+        client._take(EngineStep([output(None, Finish.DEADLINE)], STATS, 0.1))
+        pieces = await first
+        return "".join(piece.text for _, piece in pieces)
+
+    if late:
+        with pytest.raises(ApiError, match="time is over"):
+            asyncio.run(text())
+    else:
+        assert (asyncio.run(text()).strip(), generation.answers[0].finish) == ("a", "stop")

@@ -65,9 +65,9 @@ class Generation:
                     for output in outputs:
                         place = places[output.request_id]
                         meters[output.request_id].take(output)
-                        late = late or output.finish_reason == Finish.DEADLINE
                         at = place * plan.parameters.best_of + output.index
                         piece = self._take(place, at, output)
+                        late = late or piece.finish == Finish.DEADLINE  # none of an answer that a stop string has ended
                         if piece:
                             fresh.append((at, piece))
                         if piece.finish is not None:
