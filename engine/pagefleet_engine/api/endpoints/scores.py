@@ -67,14 +67,16 @@ class Scores:
     async def score(self, request: web.Request) -> web.Response:
         arrival, timeout = time.monotonic(), body.timeout(request)
         fields = read(await body.document(request), others.SCORE, others.SCORE_NOT_SUPPORTED)
-        left, right = fields["text_1"] or fields["queries"], fields["text_2"] or fields["documents"]
-        for name, other, given in (("text_1", "queries", left), ("text_2", "documents", right)):
-            if given is None or (fields[name] is not None and fields[other] is not None):
+        sent = []
+        for name, other in (("text_1", "queries"), ("text_2", "documents")):
+            if (fields[name] is None) == (fields[other] is None):
                 raise invalid(name, f"one of {name} and {other} is required", "missing_required_parameter")
+            sent.append(name if fields[name] is not None else other)
+        (first, second), (left, right) = sent, (fields[name] for name in sent)
         if len(left) not in (1, len(right)):
-            raise invalid("text_1", f"text_1 has {len(left)} texts: one, or as many as text_2, which has {len(right)}")
+            raise invalid(first, f"{first} has {len(left)} texts: one, or as many as {second}, which has {len(right)}")
         pairs = list(zip(left * len(right) if len(left) == 1 else left, right, strict=True))
-        scores, tokens = await self._scores(fields, pairs, arrival, timeout, "text_2")
+        scores, tokens = await self._scores(fields, pairs, arrival, timeout, second)
         data = [{"index": at, "object": "score", "score": score} for at, score in enumerate(scores)]
         head = {"id": f"score-{secrets.token_hex(12)}", "object": "list", "created": int(time.time())}
         return _answer({**head, "model": fields["model"], "data": data}, tokens)
@@ -84,7 +86,7 @@ class Scores:
     ) -> tuple[list[float], int]:
         """Return a score for each pair, and the number of tokens read."""
         if self._purpose.no_yes is not None:
-            return await self._judged(fields, pairs, self._purpose.no_yes, arrival, timeout)
+            return await self._judged(fields, pairs, self._purpose.no_yes, arrival, timeout, param)
         if not self._purpose.embeds:
             message = (
                 "this model gives no scores: its checkpoint is neither one of embeddings nor has classifier_from_token"
@@ -100,7 +102,13 @@ class Scores:
         return [_product(found[first], found[second]) for first, second in pairs], tokens
 
     async def _judged(
-        self, fields: Mapping[str, Any], pairs: Sequence[Pair], no_yes: Pair, arrival: float, timeout: float | None
+        self,
+        fields: Mapping[str, Any],
+        pairs: Sequence[Pair],
+        no_yes: Pair,
+        arrival: float,
+        timeout: float | None,
+        param: str,
     ) -> tuple[list[float], int]:
         """Score by two probabilities of the model for the token after each pair: each token is forced once and measured."""
         ids = [self._token(token) for token in no_yes]
@@ -115,7 +123,7 @@ class Scores:
                     prompts=prompts, max_tokens=1, temperature=0.0, logit_bias=((token, BIAS),), logprobs=0,
                     add_special_tokens=False,
                 )  # fmt: skip
-                plan = await self._planner.plan(parameters, arrival, timeout)
+                plan = await self._planner.plan(parameters, arrival, timeout, param)
                 found.append(
                     await self._logprobs(
                         Generation(plan, self._client, self._tokenizer, self._words, self._metrics, "score")

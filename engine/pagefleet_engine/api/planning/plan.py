@@ -65,11 +65,12 @@ class Planner:
         found = detected(tokenizer.chat.default) if rules.reasoning is Reasoning.AUTO else rules.reasoning
         self._dialect = Dialect(Style.OPENAI if found is Reasoning.OPENAI_GPTOSS else rules.tool_style, found)
 
-    async def plan(self, parameters: Parameters, arrival: float, timeout: float | None) -> Plan:
-        """`arrival` and `timeout` in seconds, of the monotonic clock; `timeout` goes with the body's own."""
+    async def plan(self, parameters: Parameters, arrival: float, timeout: float | None, param: str = "prompt") -> Plan:
+        """`arrival` and `timeout` in seconds, of the monotonic clock; `timeout` goes with the body's own. `param`: the field
+        that holds the prompts."""
         adapter = self._models.adapter(parameters.model)
         self._check(parameters)
-        tokens, tail = await self._tokens(parameters)
+        tokens, tail = await self._tokens(parameters, param)
         dialect = self._dialect
         starts = parameters.conversation is not None and parameters.conversation.add_generation_prompt
         within = begun(dialect.reasoning, tail) if starts else False
@@ -153,7 +154,7 @@ class Planner:
         await self.grammars.check([*checks, asked])
         return Grammar(asked.grammar.kind, asked.grammar.text)
 
-    async def _tokens(self, parameters: Parameters) -> tuple[list[tuple[int, ...]], str]:
+    async def _tokens(self, parameters: Parameters, param: str) -> tuple[list[tuple[int, ...]], str]:
         """Return the prompts, and the end of a conversation's text."""
         if parameters.conversation is not None:
             tokens, tail = await prompts.chat_tokens(
@@ -163,8 +164,8 @@ class Planner:
             return [tokens], tail
         several = []
         for prompt in parameters.prompts:
-            tokens = await prompts.tokens(self._tokenizer, prompt, "prompt", parameters.add_special_tokens)
-            self.check_length(len(tokens), "prompt")
+            tokens = await prompts.tokens(self._tokenizer, prompt, param, parameters.add_special_tokens)
+            self.check_length(len(tokens), param)
             several.append(tokens)
         return several, ""
 
