@@ -13,6 +13,10 @@ from support.engine.files import FAMILIES, random_model
 from support.engine.formats import E2M1, FORMATS, nibbles, write
 from support.engine.reference import answers, assert_all_greedy, engine
 
+from pagefleet_engine.model.checkpoint import source
+from pagefleet_engine.model.checkpoint.weights import load
+from pagefleet_kernels.cpu import Coded
+
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_format_answers_as_its_floats(form: str, tmp_path: Path) -> None:
@@ -23,6 +27,23 @@ def test_a_format_answers_as_its_floats(form: str, tmp_path: Path) -> None:
     generated = answers(served, prompts, 8)
     assert len({token for answer in generated for token in answer}) > 8
     assert_all_greedy(reference, list(zip(prompts, generated, strict=True)))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_memory_is_planned_for_the_form_in_which_a_layer_is_kept(form: str, tmp_path: Path) -> None:
+    """Embedding and output stay in the file's floats."""
+    uri, reference = write(tmp_path, form)
+    planned = load(source.resolve(uri))[1].element_bytes
+    kept = load(source.resolve(uri))[1]
+    for name, weight in reference.state_dict().items():
+        if name.endswith("_proj.weight"):
+            form_of = kept.take_compact({name: weight.shape[0]}, weight.shape[1])
+            size = form_of.bits / 8 + 8 / form_of.group if isinstance(form_of, Coded) else form_of[0].element_size()
+            assert size == planned.layers
+    assert (planned.output, planned.embedding) == (4, 4)
+    assert planned.layers == {"gptq": 0.75, "w4a16": 0.75, "w8a8": 1.25, "gptq by activation": 4}.get(
+        form, planned.layers
+    )
 
 
 def test_mxfp4_experts_answer_as_their_floats(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pagefleet_engine.model.checkpoint.config import ModelConfig, from_json
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF, hugging_face_name
 from pagefleet_engine.model.checkpoint.source import Format
-from pagefleet_engine.model.checkpoint.weights import gguf_config
+from pagefleet_engine.model.checkpoint.weights import ElementBytes, gguf_config
 from pagefleet_engine.runner.common import machine
 from pagefleet_engine.runner.cpu import memory
 
@@ -199,15 +199,18 @@ def test_damaged_gguf_files_are_refused_or_read_but_never_crash(data: st.DataObj
         assert most < 1 << 20
 
 
+FLOATS, HALVES = ElementBytes(), ElementBytes(2, 2, 2)
+
+
 def test_kv_pages_come_from_the_memory_limit(tmp_path: Path) -> None:
     model = from_json(folder(tmp_path))
     config = EngineConfig("file:///x", page_size=16)
-    weights, page = memory.weight_bytes(model, "none"), memory.page_bytes(model, 16, "float32")
+    weights, page = memory.weight_bytes(model, "none", FLOATS), memory.page_bytes(model, 16, "float32")
     limit = memory.RESERVE_BYTES + weights + 1000 * page
     assert memory.pages(config, page, weights, 128, limit) == 900
-    assert memory.weight_bytes(model, "none", 2) * 2 == weights
-    assert memory.pages(config, page, memory.weight_bytes(model, "none", 2), 128, limit) > 900
-    assert memory.weight_bytes(model, "int8", 2) == memory.weight_bytes(model, "int8", 4)
+    assert memory.weight_bytes(model, "none", HALVES) * 2 == weights
+    assert memory.pages(config, page, memory.weight_bytes(model, "none", HALVES), 128, limit) > 900
+    assert memory.weight_bytes(model, "int8", HALVES) == memory.weight_bytes(model, "int8", FLOATS)
     with pytest.raises(ModelError, match="raise the memory") as raised:
         memory.pages(config, page, weights, 128, memory.RESERVE_BYTES)
     assert raised.value.field == "spec.resources.memory"

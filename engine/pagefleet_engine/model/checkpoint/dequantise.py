@@ -68,6 +68,12 @@ def coded(layer: Packed, most_bits: int = 8) -> Coded | None:
     return integers.coded() if isinstance(integers, Integers) and integers.bits <= most_bits else None
 
 
+def coded_bytes(layer: Packed) -> float:
+    """Return the bytes of an element of a layer as the CPU keeps it; the layer's tensors need no data (device "meta")."""
+    kept = coded(layer)
+    return 4 if kept is None else kept.bits / 8 + 8 / kept.group
+
+
 def parts(stored: Stored, names: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
     """Find the quantised tensors of a checkpoint: the name of the float tensor ("model.layers.0.mlp.up_proj.weight") to the
     names of the stored ones. A layer that the checkpoint left in floats is not among them.
@@ -106,7 +112,7 @@ def packed(stored: Stored, tensors: Mapping[str, torch.Tensor]) -> Packed:
             zeros, scales = tensors.get("weight_zero_point"), tensors["weight_scale"]
             weight, scales = _matrix(tensors["weight"], torch.int8), _by_row(scales, tensors["weight"].shape[0])
             shifted = torch.zeros_like(scales) if zeros is None else zeros.float().view(scales.shape)
-            return Integers(weight.int() + 128, (shifted + 128).int(), scales, 8)
+            return Integers(weight.view(torch.uint8) ^ 128, (shifted + 128).int(), scales, 8)
         case Method.MXFP4:
             blocks, powers = (
                 next(one for name, one in tensors.items() if name.endswith(end)) for end in ("_blocks", "_scales")
@@ -141,7 +147,7 @@ def _gptq(stored: Stored, tensors: Mapping[str, torch.Tensor]) -> Integers:
     """qweight [in * bits / 32, out], qzeros [groups, out * bits / 32], scales [groups, out], g_idx [in]."""
     qweight, qzeros = _matrix(tensors["qweight"], torch.int32), _matrix(tensors["qzeros"], torch.int32)
     codes = unpacked(qweight.t(), stored.bits).contiguous()
-    zeros = (unpacked(qzeros, stored.bits) + stored.zero_offset).t().contiguous()
+    zeros = (unpacked(qzeros, stored.bits).int() + stored.zero_offset).t().contiguous()
     scales = tensors["scales"].t().contiguous()
     return Integers(*_fitting(codes, zeros, scales), stored.bits, _owners(tensors.get("g_idx"), codes, scales))
 
@@ -152,9 +158,9 @@ def _pack_quantized(stored: Stored, tensors: Mapping[str, torch.Tensor]) -> Inte
     scales = _by_row(tensors["weight_scale"], codes.shape[0])
     zero_point = tensors.get("weight_zero_point")
     if zero_point is None:
-        zeros = torch.full(scales.shape, 2 ** (stored.bits - 1), dtype=torch.int32)
+        zeros = torch.full_like(scales, 2 ** (stored.bits - 1), dtype=torch.int32)
     else:
-        zeros = unpacked(_matrix(zero_point, torch.int32).t(), stored.bits).t().contiguous()
+        zeros = unpacked(_matrix(zero_point, torch.int32).t(), stored.bits).int().t().contiguous()
     owners = _owners(tensors.get("weight_g_idx"), codes, scales)
     return Integers(*_fitting(codes, zeros, scales), stored.bits, owners)
 

@@ -36,7 +36,7 @@ class Awq:
                 f"AWQ qweight {tuple(self.qweight.shape)}, qzeros {tuple(self.qzeros.shape)} and scales "
                 f"{tuple(self.scales.shape)} do not fit each other"
             )
-        codes, zeros = awq_nibbles(self.qweight), awq_nibbles(self.qzeros)
+        codes, zeros = awq_nibbles(self.qweight), awq_nibbles(self.qzeros).int()
         return Integers(codes.t().contiguous(), zeros.t().contiguous(), self.scales.t().contiguous(), 4)
 
     def dequantise(self) -> torch.Tensor:
@@ -46,7 +46,8 @@ class Awq:
 
 @dataclass(frozen=True)
 class Integers:
-    """codes [out, in] of `bits`, zeros and scales [out, groups], all not negative: a weight is (code - zero) * scale.
+    """codes [out, in] uint8 of `bits`, zeros [out, groups] int32, scales [out, groups], all not negative: a weight is
+    (code - zero) * scale.
 
     owners [in]: the group of each column where groups are not of consecutive columns.
     """
@@ -76,7 +77,7 @@ class Integers:
         def repeated(values: torch.Tensor) -> torch.Tensor:
             return values.repeat_interleave(group // finest, dim=1).contiguous()
 
-        return Coded(self.codes.to(torch.uint8), repeated(scales), repeated(offsets), self.bits)
+        return Coded(self.codes, repeated(scales), repeated(offsets), self.bits)
 
     def awq(self) -> Awq | None:
         """The layer as AWQ stores it, None where AWQ cannot."""
@@ -86,16 +87,17 @@ class Integers:
 
 
 def _short(scales: torch.Tensor) -> bool:
-    """Whether a scale has so few digits that its product with a code is exact."""
+    """Whether a scale has so few digits that its product with a code is exact. Nothing is known of scales without data."""
     if scales.dtype in (torch.float16, torch.bfloat16):
         return True
-    return any(torch.equal(scales.to(dtype).float(), scales.float()) for dtype in (torch.float16, torch.bfloat16))
+    return not scales.is_meta and any(
+        torch.equal(scales.to(dtype).float(), scales.float()) for dtype in (torch.float16, torch.bfloat16)
+    )
 
 
 def awq_nibbles(words: torch.Tensor) -> torch.Tensor:
-    """[rows, n] int32 words -> [rows, 8 n] int32 values 0 to 15, in the order of the columns."""
-    shifts = torch.tensor(AWQ_NIBBLES, dtype=torch.int32) * 4
-    return ((words.unsqueeze(2) >> shifts) & 15).view(words.shape[0], -1)
+    """[rows, n] int32 words -> [rows, 8 n] uint8 values 0 to 15, in the order of the columns."""
+    return unpacked(words, 4).view(words.shape[0], -1, 8)[:, :, list(AWQ_NIBBLES)].flatten(1)
 
 
 def awq_words(values: torch.Tensor) -> torch.Tensor:
@@ -105,7 +107,6 @@ def awq_words(values: torch.Tensor) -> torch.Tensor:
 
 
 def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """[rows, n] int32 words -> [rows, n * 32 / bits] int32 values, the lowest bits first."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    values: torch.Tensor = (words.unsqueeze(2) >> shifts) & (2**bits - 1)
-    return values.flatten(1)
+    """[rows, n] int32 words -> [rows, n * 32 / bits] uint8 values of 4 or 8 bits, the lowest bits first."""
+    values = words.contiguous().view(torch.uint8)
+    return values if bits == 8 else torch.stack((values & 15, values >> 4), dim=2).flatten(1)

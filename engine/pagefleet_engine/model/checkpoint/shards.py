@@ -14,10 +14,13 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HALVES = ("F16", "BF16")
+DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "I32": torch.int32, "I8": torch.int8}
 
 
 class _Slice(Protocol):
     def get_dtype(self) -> str: ...
+
+    def get_shape(self) -> list[int]: ...
 
     def __getitem__(self, index: int) -> torch.Tensor: ...
 
@@ -50,6 +53,11 @@ class Reader:
     def bytes(self) -> int:
         """Return the bytes of one element, for float types."""
         return 2 if self.file.get_slice(self.name).get_dtype() in HALVES else 4
+
+    def outline(self) -> torch.Tensor:
+        """The tensor without its data, of device "meta". Raises KeyError for dtypes of no integers with scales."""
+        found = self.file.get_slice(self.name)
+        return torch.empty(found.get_shape(), dtype=DTYPES[found.get_dtype()], device="meta")
 
 
 def readers(folder: Path) -> dict[str, Reader]:

@@ -24,16 +24,26 @@ from pagefleet_kernels.cpu import Coded
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 # Some files have tables beside the weights that the config states as well.
 TABLES = ("rotary_emb.inv_freq", "rope_freqs.weight")
-MATRICES = ("_proj.weight", "embed_tokens.weight", "lm_head.weight")
+MATRICES, EMBEDDING = ("_proj.weight", "_proj"), "model.embed_tokens.weight"
 T = TypeVar("T")
+CODED = (Method.AWQ, Method.GPTQ, Method.PACKED, Method.INT8)
 Read = Callable[[torch.Tensor | None], torch.Tensor]  # into the given float32 tensor when that is possible
+
+
+@dataclass(frozen=True)
+class ElementBytes:
+    """The most bytes that an element of a prepared matrix has on a CPU, in the form of `take_compact`: of the layers' matrices, of the
+    output's, and of the embedding, which is no codes."""
+
+    layers: float = 4
+    output: float = 4
+    embedding: float = 4
 
 
 class Weights:
     """Names and readers of tensors. `take` reads one; `left` names those that were not read. Several threads may take.
 
     A quantised layer shows as its float `weight`; `take_packed` and `take_compact` return it as it is stored.
-    `element_bytes` is the most bytes that an element of a result of `take_compact` has.
     """
 
     def __init__(
@@ -42,7 +52,7 @@ class Weights:
         where: str,
         packed: Mapping[str, Callable[[], dequantise.Packed]] | None = None,
         coded: Callable[[str, int], Coded | None] = lambda name, most_bits: None,
-        element_bytes: float = 4,
+        element_bytes: ElementBytes = ElementBytes(),
         method: str = "floats",
     ) -> None:
         self.element_bytes, self._method = element_bytes, method
@@ -163,9 +173,9 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
     def coded(name: str, most_bits: int) -> Coded | None:
         return gguf_blocks.coded(file.stored(name, config.heads, config.kv_heads), most_bits)
 
-    element_bytes = max(
-        (gguf_blocks.element_bytes(file.type(name)) for name in file.names if name.endswith(MATRICES)), default=4
-    )
+    types = {name: file.type(name) for name in file.names}
+    sizes = {name: gguf_blocks.element_bytes(kind) for name, kind in types.items()}
+    element_bytes = _most(sizes, config, 2 if types.get(EMBEDDING) in gguf_blocks.HALVES else 4)
     readers = {name: partial(read, name) for name in file.names}
     return config, Weights(readers, source.path.name, coded=coded, element_bytes=element_bytes, method="gguf")
 
@@ -173,15 +183,16 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
 def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
     config, files = from_json(source.path), shards.readers(source.path)
     family = registry.family(config.kind)
-    element_bytes = max((read.bytes for name, read in files.items() if name.endswith(MATRICES)), default=4)
     stored_as, unused = {family.tensor(name): reader for name, reader in files.items()}, set[str]()
     packed: dict[str, Callable[[], dequantise.Packed]] = {}
+    parts: dict[str, dict[str, Reader]] = {}
     if (stored := config.stored) is not None:
         for name, names in dequantise.parts(stored, stored_as).items():
             missing = [one for one in names if one not in stored_as]
             if missing:
                 raise ModelError(SOURCE, f"{source.path.name} lacks the tensor {missing[0]}")
-            packed[name] = partial(_packed, stored, {one.rpartition(".")[2]: stored_as[one] for one in names})
+            parts[name] = {one.rpartition(".")[2]: stored_as[one] for one in names}
+            packed[name] = partial(_packed, stored, parts[name])
             unused |= set(names)
     floats: dict[str, arrange.Tensor] = {name: partial(_unpacked, read) for name, read in packed.items()}
     if stored is not None and stored.method is Method.MXFP4:
@@ -202,14 +213,37 @@ def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
         read = layers.get(name.removesuffix(".weight"))
         return None if read is None else dequantise.coded(read(), most_bits)
 
-    return config, Weights(readers, source.path.name, layers, coded, _bytes(stored, element_bytes), method)
+    sizes: dict[str, float] = {name: read.bytes for name, read in rest.items()}
+    if stored is not None:
+        whole = {name: parts[name] for name in parts if name.removesuffix(".weight") in layers}
+        sizes |= {**dict.fromkeys(parts, 2 if stored.method is Method.MXFP4 else 4), **_coded_bytes(stored, whole)}
+    element_bytes = _most(sizes, config, sizes.get(EMBEDDING, 4))
+    return config, Weights(readers, source.path.name, layers, coded, element_bytes, method)
 
 
-def _bytes(stored: Stored | None, floats: float) -> float:
-    """The most bytes that an element of a matrix takes. MXFP4's numbers are bfloat16's as well; others may become float32."""
-    if stored is None:
-        return floats
-    return max(floats, 2) if stored.method is Method.MXFP4 else 4
+def _most(sizes: Mapping[str, float], config: ModelConfig, embedding: float) -> ElementBytes:
+    """`sizes`: the bytes of an element of each tensor in the form of `take_compact`."""
+    layers = max((size for name, size in sizes.items() if name.endswith(MATRICES)), default=4)
+    return ElementBytes(layers, sizes.get(EMBEDDING if config.tied else "lm_head.weight", 4), embedding)
+
+
+def _coded_bytes(stored: Stored, layers: Mapping[str, Mapping[str, Reader]]) -> dict[str, float]:
+    """The bytes of an element of each layer. Of its tensors only the shapes are read, and which group a column is of."""
+    found: dict[str, float] = {}
+    known: dict[tuple[object, ...], float] = {}  # models of experts have many layers of few kinds
+    for name, parts in layers.items() if stored.method in CODED else ():
+        try:
+            outlines = {part: read() if part.endswith("g_idx") else read.outline() for part, read in parts.items()}
+            kinds = (
+                (one.shape, one.dtype, None if one.is_meta else one.numpy().tobytes()) for one in outlines.values()
+            )
+            key = (*outlines, *kinds)
+            if key not in known:
+                known[key] = dequantise.coded_bytes(dequantise.packed(stored, outlines))
+            found[name] = known[key]
+        except (KeyError, ValueError, RuntimeError, SafetensorError):
+            found[name] = 4  # its own error comes when it is read
+    return found
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 
 from pagefleet_engine.model.checkpoint import shards
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
-from pagefleet_engine.model.checkpoint.weights import Weights, plain
+from pagefleet_engine.model.checkpoint.weights import ElementBytes, Weights, plain
 from pagefleet_engine.model.heads import config
 from pagefleet_engine.model.heads.config import HeadConfig
 
@@ -42,7 +42,7 @@ class HeadFiles:
         own = shape.vocab_size if self.embeds else 0
         rows = config.TAPS * head.target_hidden_size + 2 * (shape.q_size + 2 * shape.kv_size) + shape.q_size
         rows += shape.mlp_rows(0) + head.draft_vocab_size + own
-        return int(rows * shape.hidden_size * self.weights.element_bytes)
+        return int(rows * shape.hidden_size * self.weights.element_bytes.layers)
 
 
 def load(folder: Path) -> HeadFiles:
@@ -53,7 +53,9 @@ def load(folder: Path) -> HeadFiles:
     element_bytes = max((reader.bytes for name, reader in kept.items() if name.endswith("proj.weight")), default=4)
     readers = {name: partial(plain, reader) for name, reader in kept.items()}
     return HeadFiles(
-        head, Weights(readers, folder.name, element_bytes=element_bytes), _tokens(head, files, folder.name)
+        head,
+        Weights(readers, folder.name, element_bytes=ElementBytes(element_bytes)),
+        _tokens(head, files, folder.name),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.model.checkpoint.weights import ElementBytes
 from pagefleet_engine.model.heads.config import HeadConfig
 
 # Beside weights and KV: activations, the allocator's slack, Python and torch in two processes.
@@ -31,17 +32,16 @@ def head_page_bytes(head: HeadConfig, page_size: int, dtype: str) -> int:
     return page_bytes(head.shape, page_size, dtype) + head.shape.hidden_size * KV_BYTES[dtype] * page_size
 
 
-def weight_bytes(model: ModelConfig, quantization: str, element_bytes: float = 4) -> int:
+def weight_bytes(model: ModelConfig, quantization: str, element: ElementBytes) -> int:
     """Return the bytes of the prepared weights: the embedding to look rows up in, layers and output matrix packed.
 
-    `element_bytes`: of an element of weights that stay as their file has them; where it is 2, the embedding's too.
+    `element`: of weights that stay as their file has them.
     """
     rows = model.layers * (2 * model.q_size + 2 * model.kv_size) + sum(map(model.mlp_rows, range(model.layers)))
     matrix = model.vocab_size * model.hidden_size
-    packed = rows * model.hidden_size + matrix
     if quantization == "int8":
-        return 2 * matrix + int(INT8_BYTES * packed)
-    return (2 if element_bytes == 2 else 4) * matrix + int(element_bytes * packed)
+        return 2 * matrix + int(INT8_BYTES * (rows * model.hidden_size + matrix))
+    return int((element.embedding + element.output) * matrix + element.layers * rows * model.hidden_size)
 
 
 def pages(config: EngineConfig, size: int, weights: int, max_model_len: int, limit: int) -> int:
