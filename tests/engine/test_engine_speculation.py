@@ -3,6 +3,7 @@ around it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 from support.engine.drafts import FEW_TOKENS, Always, Switched, assert_distributed, mixed, prompts
 from support.engine.reference import KERNELS, ask, assert_all_greedy, engine, serve, tiny
 
-from pagefleet_engine.core.requests import Speculation
+from pagefleet_engine.core.limits import Limits
+from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams, Speculation
+from pagefleet_engine.core.scheduler import Scheduler
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.common.speculator import DraftModel
 from pagefleet_engine.runner.cpu.engine import Engine
 
 
@@ -135,3 +140,52 @@ def test_a_draft_model_that_does_not_fit_is_refused(changes: dict[str, Any], mes
     with pytest.raises(ModelError, match=message) as raised:
         drafting(uri, "draft", tiny(tmp_path / "draft", **changes)[0])
     assert raised.value.field == "spec.model.speculation.model"
+
+
+class Counted(list[int]):
+    """A list that counts how many of its items were read one by one."""
+
+    reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.reads += isinstance(index, int)
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[int]:
+        for item in super().__iter__():
+            self.reads += 1
+            yield item
+
+
+class Nothing:
+    """A smaller model that computes nothing."""
+
+    def forward(self, work_items: list[Work]) -> None:
+        self.last = work_items
+
+    def draft(self, places: Sequence[list[Work]]) -> Iterator[list[int]]:
+        yield from ([0] * len(step) for step in places)
+
+
+def test_a_step_s_draft_tokens_cost_the_same_however_long_the_text_is() -> None:
+    drafter, size = Nothing(), 16
+    speculator = DraftModel(Speculation("draft", 4, "file:///m"), drafter, size, 1 << 20)
+    speculator.planner = Always(4)
+    limits = Limits(
+        pages=2000, page_size=size, max_num_seqs=2, max_num_batched_tokens=32_000, max_model_len=32_000, vocab_size=99,
+        eos_token_ids=frozenset(), batching=Batching.CONTINUOUS,
+    )  # fmt: skip
+    scheduler = Scheduler(limits)
+    scheduler.add(EngineRequest("r", (7,) * 31_000, SamplingParams(max_tokens=500), 0.0))
+    reads = []
+    for step in range(40):
+        speculator.plan(scheduler)
+        work_items = scheduler.schedule(0.0)
+        speculator.fill(work_items)
+        scheduler.commit(work_items, [((step,),) for _ in work_items])
+        (sequence,) = scheduler.running
+        if step == 0:
+            sequence.pages = Counted(sequence.pages)
+        reads.append(sequence.pages.reads)
+    assert drafter.last[0].start > 31_000
+    assert reads[-1] - reads[5] < 500

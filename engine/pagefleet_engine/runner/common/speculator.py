@@ -131,6 +131,9 @@ class DraftModel(Speculator):
         super().__init__(settings)
         self._drafter, self._size, self._limit = drafter, page_size, limit
         self._known: dict[int, int] = {}  # by page: how many of its first positions hold the smaller model's KV
+        # By answer: its list of pages, and how many of the first ones are known in full. Nothing is written to these again
+        # while the answer holds them, and an answer that was preempted has another list.
+        self._whole: dict[Key, tuple[list[int], int]] = {}
         self._caught_up = False
 
     def fill(self, work_items: Sequence[Work]) -> None:
@@ -166,6 +169,10 @@ class DraftModel(Speculator):
     def replaced(self, page: int) -> None:
         self._known.pop(page, None)
 
+    def forget(self, request_id: str, index: int) -> None:
+        super().forget(request_id, index)
+        self._whole.pop((request_id, index), None)
+
     def _observe(self, work_items: Sequence[Work], seconds: float) -> None:
         if (
             not self._caught_up
@@ -200,13 +207,14 @@ class DraftModel(Speculator):
 
     def _begin(self, answer: TokenSequence) -> int:
         """The first computed position of the answer that the smaller model has not computed."""
-        begin = 0
-        for page in answer.pages:
-            known = self._known.get(page, 0)
-            begin += known
-            if known < self._size:
-                break
-        return min(begin, answer.computed)
+        key, pages, most = _key(answer), answer.pages, answer.computed // self._size
+        held, whole = self._whole.get(key, (pages, 0))
+        whole = min(whole, most) if held is pages else 0
+        while whole < most and self._known.get(pages[whole], 0) == self._size:
+            whole += 1
+        self._whole[key] = pages, whole
+        rest = self._known.get(pages[whole], 0) if whole < len(pages) else 0
+        return min(whole * self._size + rest, answer.computed)
 
     def _set(self, work: Work, end: int) -> None:
         """Note that in the pages that `work` writes, the smaller model's KV ends before position `end`."""
