@@ -27,6 +27,7 @@ from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.weights import Cut, Reader
 from pagefleet_engine.runner.device.ranks.rank import Rank
 from pagefleet_engine.runner.device.steps.seats import Seats
+from pagefleet_kernels.cpu.layout import floats
 from pagefleet_kernels.kernels import REFERENCE
 
 CPU = torch.device("cpu")
@@ -173,9 +174,9 @@ def test_stored_fp8_becomes_floats_where_a_gpu_cannot_multiply_it(tmp_path: Path
     reader = Reader(unread, Shard(), CPU, REFERENCE, fp8=False, stored_fp8=False)
     product = reader.merged("model.layers.0.mlp.", {"gate_proj": 96, "up_proj": 96}, 64, Cut.ROWS)
     rows = {f"model.layers.0.mlp.{name}_proj.weight": 96 for name in ("gate", "up")}
-    floats = weights.load(source.resolve(uri))[1].take_rows(rows, 64)
+    stored = floats(weights.load(source.resolve(uri))[1].take_compact(rows, 64))
     assert isinstance(product, Dense)
-    torch.testing.assert_close(product(x), x @ floats.t())
+    torch.testing.assert_close(product(x), x @ stored.t())
 
 
 def test_a_zero_point_of_16_leaves_its_neighbours_alone() -> None:

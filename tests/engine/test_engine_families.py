@@ -97,7 +97,6 @@ def assert_equal_state(uri: str, model: PreTrainedModel) -> ModelConfig:
         assert torch.equal(unread.take(name, *expected.shape), expected), name
     parts = [f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up")]
     expected = torch.cat([model.state_dict()[name] for name in parts])
-    assert torch.equal(load(source.resolve(uri))[1].take_rows(dict.fromkeys(parts, 96), 64), expected)
     compact = load(source.resolve(uri))[1].take_compact(dict.fromkeys(parts, 96), 64)
     assert torch.equal(floats(compact), expected)
     assert [name for name in unread.left() if name != "lm_head.weight"] == []

@@ -69,7 +69,7 @@ def executor(model: ModelConfig, fp8: bool, kv: torch.dtype) -> Executor:
     return Executor(made, pool, prepare, COMPILED, MAX_POSITIONS)
 
 
-def _weights(shape: tuple[int, ...], _out: torch.Tensor | None) -> torch.Tensor:
+def _weights(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.bfloat16)
 
 

@@ -31,12 +31,9 @@ class Layout:
     ends: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # scales and offsets, n * elements / group
 
 
-def dequantise(stored: Stored, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return float32 of the stored shape; written to `out`, contiguous and of as many elements, when it is given.
-
-    Raises NotImplementedError for an unknown type.
-    """
-    result = torch.empty(stored.shape) if out is None else out
+def dequantise(stored: Stored) -> torch.Tensor:
+    """Return float32 of the stored shape. Raises NotImplementedError for an unknown type."""
+    result = torch.empty(stored.shape)
     flat, source = result.view(-1), torch.from_numpy(stored.data).view(-1)
     plain = PLAIN.get(stored.type)
     if plain is not None:

@@ -27,7 +27,6 @@ TABLES = ("rotary_emb.inv_freq", "rope_freqs.weight")
 MATRICES, EMBEDDING = ("_proj.weight", "_proj"), "model.embed_tokens.weight"
 T = TypeVar("T")
 CODED = (Method.AWQ, Method.GPTQ, Method.PACKED, Method.INT8)
-Read = Callable[[torch.Tensor | None], torch.Tensor]  # into the given float32 tensor when that is possible
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Weights:
 
     def __init__(
         self,
-        readers: Mapping[str, Read],
+        readers: Mapping[str, arrange.Tensor],
         where: str,
         packed: Mapping[str, Callable[[], dequantise.Packed]] | None = None,
         coded: Callable[[str, int], Coded | None] = lambda name, most_bits: None,
@@ -65,22 +64,15 @@ class Weights:
 
     def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A copy of the tensor `name`. Raises ModelError when it is missing, unreadable or of another shape."""
-        return self._read(name, shape, None).to(dtype, copy=True)
+        return self._read(name, shape).to(dtype, copy=True)
 
     def take_stored(self, name: str, *shape: int) -> torch.Tensor:
         """As `take`, in the dtype of the file and without a copy where it is memory-mapped."""
-        return self._read(name, shape, None)
-
-    def take_rows(self, rows: Mapping[str, int], columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Several matrices below one another, [sum of rows, columns], without a copy of each. Raises as `take`."""
-        result = torch.empty(sum(rows.values()), columns, dtype=dtype)
-        for (name, count), part in zip(rows.items(), torch.split(result, list(rows.values())), strict=True):
-            self._read(name, (count, columns), part)
-        return result
+        return self._read(name, shape)
 
     def take_compact(self, rows: Mapping[str, int], columns: int, most_bits: int = 8) -> list[torch.Tensor] | Coded:
-        """As `take_rows`, in the smallest form that has exactly the file's values: codes, or parts of one dtype, without a copy where
-        they are memory-mapped.
+        """Several matrices [count, columns] below one another, in the smallest form that has exactly the file's values: codes, or
+        parts of one dtype, without a copy where they are memory-mapped. Raises as `take`.
 
         Codes of more than `most_bits` bits are read as floats.
         """
@@ -93,7 +85,7 @@ class Weights:
             self._taken |= set(rows)
             self._kept = True
             return Coded.below(parts)
-        stored = [self._read(name, shape, None) for name, shape in shapes]
+        stored = [self._read(name, shape) for name, shape in shapes]
         same = len({part.dtype for part in stored}) == 1
         return stored if same else [part.float() for part in stored]
 
@@ -121,21 +113,18 @@ class Weights:
     def left(self) -> list[str]:
         return sorted(name for name in self._readers if name not in self._taken and not name.endswith(TABLES))
 
-    def _read(self, name: str, shape: tuple[int, ...], out: torch.Tensor | None) -> torch.Tensor:
+    def _read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if name not in self._readers:
             raise ModelError(SOURCE, f"{self._where} lacks the tensor {name}")
         self._packed.pop(name.removesuffix(".weight"), None)
-        target = out if out is not None and out.dtype == torch.float32 else None
         self._taken.add(name)
-        tensor = self._guarded(name, partial(self._readers[name], target))
+        tensor = self._guarded(name, self._readers[name])
         if tuple(tensor.shape) != shape:
             raise ModelError(SOURCE, f"{self._where}: tensor {name} is {tuple(tensor.shape)}, the config says {shape}")
         if tensor.dtype not in FLOATS:
             raise ModelError(
                 SOURCE, f"{self._where}: tensor {name} is {tensor.dtype}; allowed: float32, float16, bfloat16"
             )
-        if out is not None and tensor is not out:
-            out.copy_(tensor)
         return tensor
 
     def _guarded(self, name: str, read: Callable[[], T]) -> T:
@@ -164,11 +153,9 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
     file = GGUF(source.path)
     config = gguf_config(file)
 
-    def read(name: str, out: torch.Tensor | None) -> torch.Tensor:
+    def read(name: str) -> torch.Tensor:
         stored = file.stored(name, config.heads, config.kv_heads)
-        if out is None and stored.type in gguf_blocks.HALVES:
-            return gguf_blocks.halves(stored)
-        return gguf_blocks.dequantise(stored, out if out is not None and tuple(out.shape) == stored.shape else None)
+        return gguf_blocks.halves(stored) if stored.type in gguf_blocks.HALVES else gguf_blocks.dequantise(stored)
 
     def coded(name: str, most_bits: int) -> Coded | None:
         return gguf_blocks.coded(file.stored(name, config.heads, config.kv_heads), most_bits)
@@ -205,8 +192,6 @@ def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
     layers = {
         name.removesuffix(".weight"): read for name, read in packed.items() if tensors.get(name) is floats[name]
     }  # fmt: skip
-    readers: dict[str, Read] = {name: partial(plain, read) for name, read in tensors.items()}
-
     method = "floats" if stored is None else str(stored.method)
 
     def coded(name: str, most_bits: int) -> Coded | None:
@@ -218,7 +203,7 @@ def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
         whole = {name: parts[name] for name in parts if name.removesuffix(".weight") in layers}
         sizes |= {**dict.fromkeys(parts, 2 if stored.method is Method.MXFP4 else 4), **_coded_bytes(stored, whole)}
     element_bytes = _most(sizes, config, sizes.get(EMBEDDING, 4))
-    return config, Weights(readers, source.path.name, layers, coded, element_bytes, method)
+    return config, Weights(tensors, source.path.name, layers, coded, element_bytes, method)
 
 
 def _most(sizes: Mapping[str, float], config: ModelConfig, embedding: float) -> ElementBytes:
@@ -262,11 +247,6 @@ class Mxfp4:
 
 def _packed(stored: Stored, parts: Mapping[str, arrange.Tensor]) -> dequantise.Packed:
     return dequantise.packed(stored, {name: read() for name, read in parts.items()})
-
-
-def plain(read: arrange.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """Read a tensor that goes into no other."""
-    return read()
 
 
 def _unpacked(read: Callable[[], dequantise.Packed]) -> torch.Tensor:

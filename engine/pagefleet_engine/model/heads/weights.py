@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from pagefleet_engine.model.checkpoint import shards
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
-from pagefleet_engine.model.checkpoint.weights import ElementBytes, Weights, plain
+from pagefleet_engine.model.checkpoint.weights import ElementBytes, Weights
 from pagefleet_engine.model.heads import config
 from pagefleet_engine.model.heads.config import HeadConfig
 
@@ -51,10 +50,9 @@ def load(folder: Path) -> HeadFiles:
     files = {_name(name): reader for name, reader in shards.readers(folder).items()}
     kept = {name: reader for name, reader in files.items() if name not in UNUSED}
     element_bytes = max((reader.bytes for name, reader in kept.items() if name.endswith("proj.weight")), default=4)
-    readers = {name: partial(plain, reader) for name, reader in kept.items()}
     return HeadFiles(
         head,
-        Weights(readers, folder.name, element_bytes=ElementBytes(element_bytes)),
+        Weights(kept, folder.name, element_bytes=ElementBytes(element_bytes)),
         _tokens(head, files, folder.name),
     )
 
