@@ -19,7 +19,6 @@ MEAN_TOKENS, SIGMA_TOKENS = 512.0, 0.8  # of a prompt after its prefix: lognorma
 SIGMA_SECONDS = 0.25  # of equal prompts: lognormal
 INTERFERENCE = 0.03  # a running answer slows the others by this share
 FIXED_SECONDS = 0.01  # of a prompt, whatever its length
-ANSWER_SECONDS = 3.0  # mean, without interference
 SIGMA_ANSWER = 0.6
 FAILURE_SECONDS = 0.01  # from a prompt's turn to its failure
 
@@ -37,12 +36,14 @@ class Request:
         "id",
         "outcome",
         "prefix",
+        "streams",
         "tokens",
         "uncached",
     )
 
-    def __init__(self, number: int, at: float, gateway: int, prefix: int, tokens: float) -> None:
+    def __init__(self, number: int, at: float, gateway: int, prefix: int, tokens: float, streams: bool = True) -> None:
         self.id, self.at, self.gateway, self.prefix, self.tokens = str(number), at, gateway, prefix, tokens
+        self.streams = streams
         self.engine: Engine | None = None
         self.uncached = 0.0  # tokens that the engine had to compute
         self.answer = 0.0
@@ -64,16 +65,16 @@ def physics(scenario: Scenario, seed: str) -> Physics:
     """Return an engine's speed for the scenario's utilisation."""
     per_engine = scenario.rate / scenario.replicas
     mean = scenario.service_seconds if scenario.utilisation is None else scenario.utilisation / per_engine
-    slowed = 1 + INTERFERENCE * running(per_engine)
+    slowed = 1 + INTERFERENCE * running(per_engine, scenario.answer_seconds)
     # A mean without room for the fixed part: the engine is then as fast as it can be told apart.
     return Physics(scenario, MEAN_TOKENS * slowed / max(mean - FIXED_SECONDS * slowed, 1e-3), random.Random(seed))
 
 
-def running(per_engine: float) -> float:
+def running(per_engine: float, answer_seconds: float) -> float:
     """Return the mean number of answers that run on an engine which gets so many requests a second."""
-    count = per_engine * ANSWER_SECONDS
+    count = per_engine * answer_seconds
     for _ in range(20):
-        count = per_engine * ANSWER_SECONDS * (1 + INTERFERENCE * count)
+        count = per_engine * answer_seconds * (1 + INTERFERENCE * count)
     return count
 
 
@@ -153,7 +154,7 @@ class Engine:
             request.first = now
             self.running += 1
             draws = self._physics.draws
-            seconds = ANSWER_SECONDS * draws.lognormvariate(-(SIGMA_ANSWER**2) / 2, SIGMA_ANSWER)
+            seconds = self._physics.scenario.answer_seconds * draws.lognormvariate(-(SIGMA_ANSWER**2) / 2, SIGMA_ANSWER)
             seconds *= (1 + INTERFERENCE * self.running) * self._slowness(now)
             self._on_first(request, now)
             self._schedule(now + seconds, lambda at: self._ended(request, at))

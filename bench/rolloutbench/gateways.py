@@ -96,7 +96,7 @@ class Gateway:
         headers = {STICKY_HEADER: user} if user else {}
         asked = GatewayRequest(request.id, "POST", "/v1/chat/completions", headers)
         tokens = PREFIX_TOKENS + max(1, round(request.tokens))
-        cost = RequestCost(prompt_tokens=tokens, blocks=BLOCKS[request.prefix], streams=True)
+        cost = RequestCost(prompt_tokens=tokens, blocks=BLOCKS[request.prefix], streams=request.streams)
         self.windows.record_arrival(self.service.key, now)
         pick = self.picker.choose(Admitted(asked, self.service, cost, now), now)
         return None if isinstance(pick, Refusal) else pick.choices[0].name
@@ -107,13 +107,15 @@ class Gateway:
         finish(self.picker.prefixes.retain({pod.cache for pod in self._pods.values()} - gone))
 
     def first_token(self, request: Request, now: float) -> None:
+        if not request.streams:
+            return
         self.counting.record_report(FirstToken(request.id, now - request.at, _address(request.engine)))
 
     def end(self, request: Request, now: float) -> None:
         """Read the access-log line of a request that is over."""
         code = {"answered": 200, "failed": 500, "left": 0}[request.outcome]
         flags = frozenset({"DC"} if request.outcome == "left" else ())
-        first = None if request.first is None else request.first - request.at
+        first = None if request.first is None or not request.streams else request.first - request.at
         upstream = "" if request.outcome == "left" else _address(request.engine)
         self.counting.complete(
             LogLine(
@@ -125,7 +127,7 @@ class Gateway:
                 duration=now - request.at,
                 attempts=1,
                 upstream=upstream,
-                streamed=code == 200,
+                streamed=request.streams and code == 200,
                 fields={},
             )
         )

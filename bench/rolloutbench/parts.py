@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -81,12 +82,23 @@ def _late(regression: Regression, target: Target, part: str) -> Iterator[Cell]:
         yield Cell(scenario, target, rollouts, 1 if onset == 600 else 0)
 
 
+def _unstreamed() -> Iterator[Cell]:
+    """Clients that do not stream: of answers, and of embeddings (without a token after the first)."""
+    kinds = (("whole", 3.0), ("embeddings", 0.0))
+    for (utilisation, gateways), (kind, seconds) in itertools.product(SOME[:3], kinds):
+        base = Scenario(utilisation=utilisation, gateways=gateways, streams=False, answer_seconds=seconds)
+        yield Cell(replace(base, name=_name(kind, utilisation, gateways)), GOOD, 2000, int(gateways == 2))
+        bad = replace(base, name=_name(f"{kind}-x2", utilisation, gateways), limit=1800.0)
+        yield Cell(replace(bad, regression=Regression(compute=2.0)), Target(found=MIN_FOUND), 200)
+
+
 def _parts() -> Iterator[tuple[str, list[Cell]]]:
     grid = tuple((utilisation, gateways) for utilisation in UTILISATIONS for gateways in (1, 2))
     yield "identical", list(_good("identical", Scenario(), grid, (0.3, 1)))
     yield "cold", list(_good("cold", Scenario(cold_seconds=180.0), SOME, (0.3, 2)))
     yield "longprompts", list(_good("longprompts", Scenario(canary_prompts=4.0), SOME, (0.1, 1)))
     yield "waves", list(_good("waves", Scenario(waves=6.0), SOME, (0.3, 2)))
+    yield "whole", list(_unstreamed())
     yield "errors3", list(_good("errors3", Scenario(errors=0.03), SOME, (0.3, 2)))
     scaled = Scenario(max_replicas=20)
     yield "autoscaled", list(_good("autoscaled", scaled, SOME, (0.8, 2)))

@@ -51,6 +51,8 @@ class Scenario:
     regression: Regression = Regression()
     cold_seconds: float = 0.0  # for so long the canary's prefix caches retain nothing
     canary_prompts: float = 1.0  # times as long as the stable revision's
+    streams: bool = True  # the clients ask for streams
+    answer_seconds: float = 3.0  # mean, without interference; 0: there is no token after the first, as in an embedding
     errors: float = 0.0  # share of failed requests, on both revisions
     waves: float = 0.0  # an hour and pod: a neighbour slows the pod down
     wave_factor: float = 2.0

@@ -196,7 +196,7 @@ class World:
         self._schedule(now + draws.expovariate(scenario.rate), self._arrive)
         number = draws.randrange(len(self.gateways)) if len(self.gateways) > 1 else 0
         tokens = MEAN_TOKENS * draws.lognormvariate(DRAW_TOKENS, SIGMA_TOKENS)
-        request = Request(next(self._numbers), now, number, draws.randrange(PREFIXES), tokens)
+        request = Request(next(self._numbers), now, number, draws.randrange(PREFIXES), tokens, scenario.streams)
         gateway, user = self.gateways[number], ""
         if scenario.canary_prompts != 1:
             user = str(draws.randrange(USERS))

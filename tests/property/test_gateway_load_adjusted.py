@@ -1,6 +1,6 @@
 """Protects the comparison at equal load, in virtual time with the shipped picker, ledger and windows: one canary pod beside a
 pool has other queues than the pool, and its load-adjusted times are still those of the pool when its code is as good. A
-worse one shows by its factor. Every streamed request with an expectation counts exactly once."""
+worse one shows by its factor. So do the times of whole answers. Every request with an expectation counts exactly once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 STABLE_PODS, RATE, SECONDS = 5, 10.0, 600.0
 
 
-def played(utilisation: float, factor: float = 1.0, seed: int = 1) -> tuple[list[Slice], QueueTraffic, VirtualGateway]:
+def played(
+    utilisation: float, factor: float = 1.0, seed: int = 1, *, whole: bool = False
+) -> tuple[list[Slice], QueueTraffic, VirtualGateway]:
     """Let requests come for SECONDS, a sixth of them to the one canary pod, and then end."""
     names = {STABLE: numbered(STABLE, STABLE_PODS), CANARY: ["alone"]}
     weights = ((STABLE, 83), (CANARY, 17))
     gateway = VirtualGateway(seed, pods=names, weights=weights, canary=CANARY)
     per_pod = RATE * 0.83 / STABLE_PODS * MEAN_TOKENS
-    traffic = QueueTraffic(gateway, RATE, utilisation / per_pod, {CANARY: factor}, seed)
+    traffic = QueueTraffic(gateway, RATE, utilisation / per_pod, {CANARY: factor}, seed, whole=whole)
     traffic.run(SECONDS)
     traffic.stop()
     traffic.run(10 * SECONDS)
@@ -44,9 +46,11 @@ def ratio(slices: list[Slice], quantile: float, field: str = "relative") -> floa
 
 
 @pytest.mark.parametrize("utilisation", [0.1, 0.5, 0.75])
-def test_an_equal_canary_of_one_pod_has_equal_relative_times(utilisation: float) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_equal_canary_of_one_pod_has_equal_relative_times(utilisation: float, whole: bool) -> None:
     """Its seconds are not those of the pool once there are queues."""
-    slices, traffic, _ = played(utilisation)
+    slices, traffic, _ = played(utilisation, whole=whole)
+    assert {piece.whole for piece in slices if piece.adjusted} == {whole}
     assert min(traffic.sent.values()) > 800
     for quantile in (0.5, 0.9, 0.95):
         assert 0.87 < ratio(slices, quantile) < 1.15, quantile
@@ -54,14 +58,16 @@ def test_an_equal_canary_of_one_pod_has_equal_relative_times(utilisation: float)
         assert ratio(slices, 0.9, "ttft") > 1.3
 
 
-def test_a_slower_canary_shows_by_its_factor() -> None:
-    slices, _, _ = played(0.2, factor=2.0)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_slower_canary_shows_by_its_factor(whole: bool) -> None:
+    slices, _, _ = played(0.2, factor=2.0, whole=whole)
     for quantile in (0.5, 0.9):
         assert 1.7 < ratio(slices, quantile) < 2.3, quantile
 
 
-def test_every_request_with_an_expectation_counts_once() -> None:
-    slices, traffic, gateway = played(0.5)
+@pytest.mark.parametrize("whole", [False, True])
+def test_every_request_with_an_expectation_counts_once(whole: bool) -> None:
+    slices, traffic, gateway = played(0.5, whole=whole)
     adjusted = [piece for piece in slices if piece.adjusted]
     begun = min(piece.start for piece in adjusted)
     ended = sum(

@@ -173,9 +173,10 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     computed = prefilled == REMOTE or ticket.prefill is None
     first = answered is not None and answered is ticket.choices[0] and line.attempts <= 1
     if outcome.ttft is not None and end is End.ANSWERED and first and computed:
-        ledger.backlogs.record_first_token(ticket.computing, ticket.uncached_tokens, outcome.ttft, ticket.expected)
-    if outcome.ttft is not None and not outcome.booked and first:
-        outcome = replace(outcome, pod=ledger.learn(ticket, outcome.ttft))
+        expected = ticket.expected if ticket.streams else None
+        ledger.backlogs.record_first_token(ticket.computing, ticket.uncached_tokens, outcome.ttft, expected)
+    if outcome.compared is not None and not outcome.booked and first:
+        outcome = replace(outcome, pod=ledger.learn(ticket, outcome.compared))
     return Completion(
         namespace=ticket.service.namespace,
         service=ticket.service.name,
@@ -212,6 +213,7 @@ def lost(ticket: Ticket, now: float) -> Outcome:
         End.LOST,
         now - ticket.opened,
         waiting=ticket.waiting,
+        streams=ticket.streams,
         forced=ticket.forced,
         expected=ticket.expected,
         load=ticket.load,
@@ -231,6 +233,7 @@ def _outcome(ticket: Ticket, line: LogLine, end: End, now: float) -> Outcome:
         ttft=ttft,
         booked=ticket.first_token is not None,
         waiting=ticket.waiting and ttft is None,
+        streams=ticket.streams,
         tokens=line.tokens,
         timed_out=_timed_out(line),
         forced=ticket.forced,

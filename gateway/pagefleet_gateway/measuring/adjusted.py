@@ -1,8 +1,8 @@
 """The load-adjusted times of one revision in a slice, and their form in `/windows`. Pure.
 
-A request's load-adjusted time is its time to first token divided by the time that the gateway expected at its pick. It is 1
-for a request that took as long as the reference revision would have taken with the same load on the pod. The buckets are
-those of the latencies, with the ratio in place of the seconds.
+A request's load-adjusted time is its time to first token, or that of a whole answer to its end, divided by the time that the
+gateway expected at its pick. It is 1 for a request that took as long as the reference revision would have taken with the same
+load on the pod. The buckets are those of the latencies, with the ratio in place of the seconds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class StratumCounts:
     """The requests of one load stratum. `waiting` and `unmeasured` are by their age divided by the expected time."""
 
     relative: Counter[int] = field(default_factory=Counter)
-    waiting: Counter[int] = field(default_factory=Counter)  # without a first token at the slice's end
-    unmeasured: Counter[int] = field(default_factory=Counter)  # ended without a first token
+    waiting: Counter[int] = field(default_factory=Counter)  # not measured at the slice's end
+    unmeasured: Counter[int] = field(default_factory=Counter)  # ended without a measurement
     ttft: Counter[int] = field(default_factory=Counter)  # of the requests in `relative`, in seconds
 
     def document(self) -> dict[str, object]:
@@ -34,7 +34,8 @@ class StratumCounts:
 
 @dataclass(slots=True)
 class AdjustedCounts:
-    """The load-adjusted times of a revision in a slice, by load stratum, and of some reference pods by their names."""
+    """The load-adjusted times of a revision's streams or of its whole answers in a slice, by load stratum, and of some reference
+    pods by their names."""
 
     strata: dict[str, StratumCounts] = field(default_factory=dict)
     pods: dict[str, Counter[int]] = field(default_factory=dict)
@@ -45,7 +46,7 @@ class AdjustedCounts:
             counts = self.strata[name] = StratumCounts()
         return counts
 
-    def add_first_token(self, stratum: str, expected: float, seconds: float, pod: str) -> None:
+    def add_time(self, stratum: str, expected: float, seconds: float, pod: str) -> None:
         """Count a measured request. `pod` is the sampled pod that alone had the request, "" for none."""
         counts, bucket = self.stratum(stratum), bucket_of(seconds / expected)
         counts.relative[bucket] += 1
@@ -59,17 +60,18 @@ class AdjustedCounts:
     def add_unmeasured(self, stratum: str, expected: float, age: float) -> None:
         self.stratum(stratum).unmeasured[bucket_of(max(age, 0.0) / expected)] += 1
 
-    def document(self, start: int, revision: str) -> dict[str, object]:
+    def document(self, start: int, revision: str, load: str, pods: str) -> dict[str, object]:
+        """Return them under these two names."""
         document: dict[str, object] = {
             "start": start,
             "revision": revision,
             "stratum": "",
             "requests": 0,
             "errors": 0,
-            "load": {name: counts.document() for name, counts in sorted(self.strata.items())},
+            load: {name: counts.document() for name, counts in sorted(self.strata.items())},
         }
         return document | (
-            {"pods": {name: histogram(self.pods[name]) for name in sorted(self.pods)}} if self.pods else {}
+            {pods: {name: histogram(self.pods[name]) for name in sorted(self.pods)}} if self.pods else {}
         )
 
 

@@ -27,7 +27,7 @@ class Outcome:
     """A request that ended. Times in seconds; `age` is the time since its pick.
 
     `ttft` is None for a request without a first token, `e2e` where its answer's end was not seen; `booked` says that it was counted when the token passed.
-    `waiting`: the end came before the first token of a stream. `expected` and `load` as of its ticket. `pod` is the sampled
+    `waiting`: the end came before the first token of a stream. `streams`: the client asked for a stream. `expected` and `load` as of its ticket. `pod` is the sampled
     pod of the reference revision that alone had the request, "" for none.
     """
 
@@ -38,6 +38,7 @@ class Outcome:
     ttft: float | None = None
     booked: bool = False
     waiting: bool = False
+    streams: bool = False
     tokens: int | None = None  # output tokens; None: the engine did not report them
     timed_out: bool = False
     forced: bool = False
@@ -52,6 +53,13 @@ class Outcome:
     @property
     def failed(self) -> bool:
         return self.end is End.FAILED
+
+    @property
+    def compared(self) -> float | None:
+        """The seconds that are divided by the expected ones: to a stream's first token, or to the end of a whole answer."""
+        if self.streams:
+            return self.ttft
+        return self.e2e if self.end is End.ANSWERED else None
 
     @property
     def tpot(self) -> float | None:

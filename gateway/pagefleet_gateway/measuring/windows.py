@@ -72,19 +72,19 @@ class Windows:
         if ticket.first_token is not None and not ticket.forced:
             self._open.counts(ticket.group).add_first_token(ticket.first_token)
             if (expected := ticket.expected) is not None:
-                adjusted = self._open.adjusted_counts(ticket.group)
-                adjusted.add_first_token(ticket.load, expected, ticket.first_token, pod)
+                adjusted = self._open.adjusted_counts(ticket.group, streams=True)
+                adjusted.add_time(ticket.load, expected, ticket.first_token, pod)
 
     def record_end(self, outcome: Outcome, now: float) -> None:
         """Count a request that ended, and its failed attempts at the revisions whose pods failed."""
         self.tick(now)
         self._open.counts(outcome.group).add_end(outcome)
         if (expected := outcome.expected) is not None and not outcome.booked:
-            if outcome.ttft is not None:
-                adjusted = self._open.adjusted_counts(outcome.group)
-                adjusted.add_first_token(outcome.load, expected, outcome.ttft, outcome.pod)
-            elif outcome.waiting:
-                self._open.adjusted_counts(outcome.group).add_unmeasured(outcome.load, expected, outcome.age)
+            adjusted = self._open.adjusted_counts(outcome.group, streams=outcome.streams)
+            if outcome.compared is not None:
+                adjusted.add_time(outcome.load, expected, outcome.compared, outcome.pod)
+            elif outcome.waiting or not outcome.streams:
+                adjusted.add_unmeasured(outcome.load, expected, outcome.age)
         if not outcome.forced:
             group = outcome.group
             for revision in outcome.retried:
@@ -185,7 +185,7 @@ class _Slice:
 
     def __init__(self) -> None:
         self.groups: dict[Group, SliceCounts] = {}
-        self.adjusted: dict[RevisionKey, AdjustedCounts] = {}
+        self.adjusted: dict[tuple[RevisionKey, bool], AdjustedCounts] = {}  # of whole answers, and of streams (True)
         self.arrivals: Counter[ServiceKey] = Counter()
         self.objectives: dict[ServiceKey, dict[str, tuple[int, int]]] = {}  # requests and misses by objective
 
@@ -195,8 +195,8 @@ class _Slice:
             counts = self.groups[group] = SliceCounts()
         return counts
 
-    def adjusted_counts(self, group: Group) -> AdjustedCounts:
-        key = (group.namespace, group.service, group.revision)
+    def adjusted_counts(self, group: Group, *, streams: bool) -> AdjustedCounts:
+        key = (group.namespace, group.service, group.revision), streams
         counts = self.adjusted.get(key)
         if counts is None:
             counts = self.adjusted[key] = AdjustedCounts()
@@ -217,8 +217,9 @@ class _Slice:
             for ticket in tickets:
                 if not ticket.forced:
                     self.counts(ticket.group).add_in_flight(ticket, now)
-                    if ticket.waiting and (expected := ticket.expected) is not None:
-                        self.adjusted_counts(ticket.group).add_waiting(ticket.load, expected, now - ticket.opened)
+                    if (ticket.waiting or not ticket.streams) and (expected := ticket.expected) is not None:
+                        adjusted = self.adjusted_counts(ticket.group, streams=ticket.streams)
+                        adjusted.add_waiting(ticket.load, expected, now - ticket.opened)
             yield
 
     def by_service(self) -> dict[ServiceKey, list[Group]]:
@@ -239,7 +240,8 @@ class _Slice:
             document = self.groups[group].document(start, group.revision, group.stratum)
             texts.append(msgspec.json.encode(document))
         for revision in sorted({group.revision for group in groups}):
-            adjusted = self.adjusted.get((*key, revision))
-            if adjusted is not None:
-                times.append(msgspec.json.encode(adjusted.document(start, revision)))
+            for streams, names in ((True, ("load", "pods")), (False, ("wholeLoad", "wholePods"))):
+                adjusted = self.adjusted.get(((*key, revision), streams))
+                if adjusted is not None and adjusted.strata:
+                    times.append(msgspec.json.encode(adjusted.document(start, revision, *names)))
         return b",".join(texts), b",".join(times)

@@ -26,12 +26,9 @@ class Booking:
         """Record the prompt with its first choice, and with the pod of its copy. Return the request's ticket."""
         cost, first = admitted.cost, pick.choices[0]
         prefill = pick.prefill_of(first)
-        # Other requests have no time to first token that could be compared.
-        ahead = (
-            self._loads.ahead(service, prefill or first, now)
-            if cost.streams and not (pick.forced or pick.fallback)
-            else None
-        )
+        # Other requests have no time that could be compared.
+        compared = not (pick.forced or pick.fallback)
+        ahead = self._loads.ahead(service, prefill or first, now, streams=cost.streams) if compared else None
         output = min(cost.output_tokens, pick.peak_output_tokens or cost.output_tokens)
         uncached = send_prompt(self._prefixes, self._backlogs, first, prefill, cost, now)
         copied = 0
@@ -58,5 +55,5 @@ class Booking:
             copy=pick.mirror,
             copy_tokens=copied + output,
             priority=service.priority(admitted.request.headers),
-            at_pick=None if ahead is None else self._loads.at_pick(service, first, ahead, cost.prompt_tokens, uncached),
+            at_pick=None if ahead is None else self._loads.at_pick(service, first, ahead, cost, uncached),
         )

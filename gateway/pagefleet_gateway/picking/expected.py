@@ -15,9 +15,9 @@ A canary's requests teach nothing. A slow canary would otherwise become the expe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
 from pagefleet_contract.strata import load_stratum
@@ -25,6 +25,7 @@ from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.service import Service, ServiceKey
 from pagefleet_gateway.cluster.state import Pod, RevisionKey, State
 from pagefleet_gateway.cluster.steps import Steps, forget
+from pagefleet_gateway.picking.prompts.request_cost import RequestCost
 
 MIN_MEASUREMENTS = 50  # before the first expectation
 MEMORY = 1000.0  # measurements
@@ -49,7 +50,8 @@ class Load(NamedTuple):
 
 
 class LoadAtPick(NamedTuple):
-    """The load that a request met at its pick, and the time to first token that the gateway expected there.
+    """The load that a request met at its pick, and the time that the gateway expected there: to the first token of a stream, and
+    to the end of a whole answer.
 
     `expected` is in seconds, None while too little is known of the service. `reference`: the request went to the service's
     reference revision, and its time teaches the next expectations. `sampled`: it went to one of the reference's pods whose
@@ -228,24 +230,32 @@ class TypicalPrompts:
         return self._known.get((*service.key, revision), Prompts())
 
 
+class LoadOn(Protocol):
+    """`Ledger.load_on`."""
+
+    def __call__(self, pod: Pod, now: float, *, streams: bool) -> Load: ...
+
+
 class LoadsAtPick:
     """The loads that requests meet on their pods."""
 
     def __init__(
-        self, state: State, readings: Readings, times: ExpectedTimes, load_on: Callable[[Pod, float], Load]
-    ) -> None:
-        """`load_on` returns the load on a pod of the requests of all gateways that tell each other."""
+        self, state: State, readings: Readings, times: tuple[ExpectedTimes, ExpectedTimes],
+        load_on: LoadOn,
+    ) -> None:  # fmt: skip
+        """`times` are those of whole answers and of streams. `load_on` returns the load on a pod of the requests of all gateways
+        that tell each other."""
         self._state, self._readings, self._times, self._load_on = state, readings, times, load_on
         self.typical = TypicalPrompts()
         self._samples: dict[ServiceKey, tuple[Sequence[Pod], frozenset[str]]] = {}  # of these pods, the sampled uids
 
-    def ahead(self, service: Service, pod: Pod, now: float) -> Load:
-        """Return the load on a pod before the next request.
+    def ahead(self, service: Service, pod: Pod, now: float, *, streams: bool) -> Load:
+        """Return the load on a pod before the next request, which asks for a stream or not.
 
         Of the prompts that gateways have told about, the first is computed in part. The engine's last reading states how many
         more requests it has, and how many of all requests wait. Those that wait count as the revision's typical prompt.
         """
-        own, reading = self._load_on(pod, now), self._readings.of(pod, now)
+        own, reading = self._load_on(pod, now, streams=streams), self._readings.of(pod, now)
         tokens = own.tokens - self.typical.computed(service, pod.revision, own.tokens)
         if not 0.0 < reading.foreign <= MAX_FOREIGN:  # an impossible reading is none
             return Load(tokens, own.running)
@@ -253,14 +263,14 @@ class LoadsAtPick:
         typical = self.typical.tokens(service, pod.revision)
         return Load(tokens + waiting * typical, own.running + reading.foreign - waiting)
 
-    def at_pick(self, service: Service, pod: Pod, ahead: Load, prompt: float, own_tokens: float) -> LoadAtPick:
-        """Return the load that a request meets on its pod, with the expected time to its first token.
+    def at_pick(self, service: Service, pod: Pod, ahead: Load, cost: RequestCost, own_tokens: float) -> LoadAtPick:
+        """Return the load that a request meets on its pod, with the expected time.
 
-        `own_tokens` are those of its `prompt` that are not cached.
+        `own_tokens` are those of its prompt that are not cached.
         """
-        self.typical.add(service.key, pod.revision, prompt, own_tokens)
+        self.typical.add(service.key, pod.revision, cost.prompt_tokens, own_tokens)
         load = Load(ahead.tokens + own_tokens, ahead.running)
-        expected = self._times.seconds(service.key, load)
+        expected = self._times[cost.streams].seconds(service.key, load)
         name = load_stratum(load.tokens, queued=ahead.tokens > 0)
         if pod.revision != service.reference:
             return LoadAtPick(load, name, expected)
@@ -269,7 +279,8 @@ class LoadsAtPick:
     def retain(self) -> Steps:
         """Forget services and revisions that are gone."""
         yield from forget(self._samples, self._state.services)
-        yield from self._times.retain(self._state.services)
+        for times in self._times:
+            yield from times.retain(self._state.services)
         yield from self.typical.retain(self._state.known.revisions)
 
     def _sample(self, service: Service) -> frozenset[str]:

@@ -69,7 +69,7 @@ class Ticket:
     # the next reading of the pod's metrics shows it among the requests of others.
     copy: Pod | None = None
     copy_tokens: int = 0  # the work that the copy causes
-    # None for a request whose time is not compared: one without a stream, forced by a header, or in another service's place.
+    # None for a request whose time is not compared: one that is forced by a header, or in another service's place.
     at_pick: LoadAtPick | None = None
     retried: bool = False  # an attempt has failed
     priority: int = 0  # its class, as `Service.priority` counts them
@@ -102,7 +102,10 @@ class Ticket:
 
     @property
     def expected(self) -> float | None:
-        """Return the seconds to the first token that the gateway expected at the pick; None: not known."""
+        """Return the seconds that the gateway expected at the pick: to a stream's first token, or to the end of a whole answer.
+
+        None: not known.
+        """
         return None if self.at_pick is None else self.at_pick.expected
 
     @property
@@ -118,7 +121,8 @@ class Ledger:
     def __init__(self) -> None:
         self.outliers = Outliers()
         self.backlogs = Backlogs()
-        self.expected_times = ExpectedTimes()
+        self.expected_times = ExpectedTimes()  # to the first token, of streams
+        self.expected_answers = ExpectedTimes()  # to the end of whole answers
         self.deaths = Deaths()
         self.retries = RetryBudgets()
         self.trials = Trials()
@@ -223,14 +227,17 @@ class Ledger:
         return ticket
 
     def learn(self, ticket: Ticket, seconds: float) -> str:
-        """Learn from the time to first token of a request's first choice. Return that pod's name if it is sampled, else "".
+        """Learn from the time of a request's first choice: to a stream's first token, or to the end of a whole answer.
+
+        Return that pod's name if it is sampled, else "".
 
         After a retry the time belongs to several pods, so it teaches nothing and is counted for none of them.
         """
         at_pick = ticket.at_pick
         if at_pick is None or not at_pick.reference or ticket.retried:
             return ""
-        self.expected_times.learn(ticket.service.key, at_pick.load, seconds)
+        times = self.expected_times if ticket.streams else self.expected_answers
+        times.learn(ticket.service.key, at_pick.load, seconds)
         return ticket.choices[0].name if at_pick.sampled else ""
 
     def record_stream_error(self, request_id: str) -> None:
@@ -267,17 +274,20 @@ class Ledger:
         total.add(others)
         return total
 
-    def load_on(self, pod: Pod, now: float) -> Load:
-        """Return the load of all gateways' requests on a pod.
+    def load_on(self, pod: Pod, now: float, *, streams: bool = True) -> Load:
+        """Return the load of all gateways' requests on a pod, for a stream or for a whole answer.
 
         Streams without a first token count with their whole prompts. Of requests without a stream nobody reports when their
-        prompts are computed: they count with what is probably not computed yet, and as running.
+        prompts are computed. They count as running, and for a stream with what is probably not computed yet. That is known by
+        the first tokens of streams, so for a whole answer they count with their whole prompts until they end.
         """
         counts = self.counts(pod)
         if counts is IDLE:
             return NO_LOAD
         tokens = float(max(0, counts.waiting_tokens))
-        if counts.unstreamed_tokens > 0:
+        if not streams:
+            tokens += max(0, counts.unstreamed_tokens)
+        elif counts.unstreamed_tokens > 0:
             tokens += min(counts.unstreamed_tokens, max(0.0, self.backlogs.tokens(pod, now) - tokens))
         return Load(tokens, max(0, counts.requests - counts.waiting))
 

@@ -56,7 +56,9 @@ class Picker:
         self._ledger = ledger
         self._rng = rng
         self._readings = readings or Readings(ledger.known_in_flight)
-        self._loads = LoadsAtPick(state, self._readings, ledger.expected_times, ledger.load_on)
+        self._loads = LoadsAtPick(
+            state, self._readings, (ledger.expected_answers, ledger.expected_times), ledger.load_on
+        )
         self.splits = Splits(rng)
         self.prefixes = Prefixes()
         self._readings.on_size = self.prefixes.resize

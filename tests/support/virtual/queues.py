@@ -30,8 +30,11 @@ class QueueTraffic:
     """Poisson arrivals at `rate` per second. A pod computes a prompt in `seconds_per_token`, times its revision's factor."""
 
     def __init__(
-        self, gateway: VirtualGateway, rate: float, seconds_per_token: float, factors: Mapping[str, float], seed: int
-    ) -> None:
+        self, gateway: VirtualGateway, rate: float, seconds_per_token: float, factors: Mapping[str, float], seed: int,
+        *, whole: bool = False,
+    ) -> None:  # fmt: skip
+        """`whole`: clients ask for embeddings, whole answers that end with the prompt."""
+        self._whole = whole
         self.gateway, self._rate, self._seconds, self._factors = gateway, rate, seconds_per_token, factors
         self._random = random.Random(seed)
         self._pods: dict[str, _Pod] = {}
@@ -56,12 +59,15 @@ class QueueTraffic:
         self._events.at(now + draw.expovariate(self._rate), self._arrive)
         tokens = max(8, round(draw.lognormvariate(math.log(MEAN_TOKENS) - SPREAD**2 / 2, SPREAD)))
         prompt = f"{draw.random():.18f}" + "x" * (TOKEN_BYTES * tokens - 20)
-        request, pick = self.gateway.send(now, prompt)
+        request, pick = self.gateway.send(now, prompt, stream=not self._whole)
         self.sent[pick.revision] = self.sent.get(pick.revision, 0) + 1
         pod = self._pods.setdefault(pick.choices[0].name, _Pod())
         seconds = 0.01 + tokens * self._seconds * draw.lognormvariate(-(NOISE**2) / 2, NOISE)
         seconds *= (1 + INTERFERENCE * pod.running) * self._factors.get(pick.revision, 1.0)
         pod.free = first = max(now, pod.free) + seconds
+        if self._whole:
+            self._events.at(first, lambda time: self.gateway.end(request, time) and None)
+            return
         end = first + draw.expovariate(1 / DECODE_SECONDS)
         self._events.at(first, lambda time: self._first_token(request, pod, first - now, time))
         self._events.at(end, lambda time: self._end(request, pod, time))

@@ -58,7 +58,7 @@ def test_earlier_slices_than_those_whose_counts_are_asked_for_are_only_the_load_
     windows = Windows("g")
     for second in (1000.0, 1002.0, 1004.0):
         windows.record_arrival(("team", "chat"), second)
-        windows.record_end(replace(ONE, expected=0.2, load="64-180"), second)
+        windows.record_end(replace(ONE, expected=0.2, load="64-180", streams=True), second)
     document = windows.document("team", "chat", 1000.0, 1006.0, 1004.0)
     pieces = msgspec.json.decode(msgspec.json.encode(document))["slices"]
     assert [(piece["start"], "load" in piece) for piece in pieces] == [

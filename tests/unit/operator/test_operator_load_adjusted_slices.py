@@ -38,6 +38,16 @@ def test_each_histogram_comes_to_its_place() -> None:
     assert bucket_count(piece) == 1 + 5 + 2 + 1
 
 
+def test_the_times_of_whole_answers_are_slices_of_their_own() -> None:
+    whole = {name: value for name, value in PIECE.items() if name not in ("load", "pods")}
+    whole |= {"wholeLoad": PIECE["load"], "wholePods": PIECE["pods"]}
+    streams, answers = read(PIECE, whole)
+    assert (streams.whole, answers.whole) == (False, True)
+    assert (answers.load, answers.pods, answers.adjusted) == (streams.load, streams.pods, True)
+    (mended,) = read(whole | {"wholePods": {"a-1": None, "a-2": {"1": 1}}})
+    assert (mended.whole, mended.load, mended.pods) == (True, streams.load, {"a-2": {1: 1}})
+
+
 @pytest.mark.parametrize("value", [None, 3, "many", [], {"x": 1}, {"5": -1}, {"99999": 1}, {"5": 1.5}, {"5": True}])
 def test_impossible_histograms_are_left_out_and_the_others_stay(value: object) -> None:
     (piece,) = read(PIECE | {"load": {"64-180": COUNTS | {"waiting": value}}, "pods": {"a-1": value, "a-2": {"1": 1}}})

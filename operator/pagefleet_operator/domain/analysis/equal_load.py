@@ -44,14 +44,22 @@ class Judged:
 
     @cached_property
     def seconds(self) -> tuple[Ranks, Ranks]:
-        """The times to first token of the stable and of the canary."""
+        """The times of the stable and of the canary: to the first token, or of whole answers."""
         stable, canary = self.sums.seconds
         return Ranks(stable), Ranks(canary)
 
 
-def can_judge(slices: Sequence[Slice], stable: str) -> bool:
-    """Whether the gateways adjust times by load: some slice of the stable has such times."""
-    return any(piece.adjusted and piece.revision == stable for piece in reversed(slices))
+def can_judge(slices: Sequence[Slice], stable: str, *, whole: bool = False) -> bool:
+    """Whether the gateways adjust times by load, of streams or of `whole` answers: some slice of the stable has such times."""
+    return any(piece.adjusted and piece.revision == stable and piece.whole == whole for piece in reversed(slices))
+
+
+def decisive(streams: Verdict, whole: Verdict) -> Verdict:
+    """The verdict on both kinds: one that convicts, else that on the kind of which the canary has answered more."""
+    shown = streams if streams.record.samples > whole.record.samples else whole
+    chosen = next((one for one in (whole, streams) if one.outcome is Outcome.REGRESSED), shown)
+    evidence = (*streams.evidence, *whole.evidence)
+    return replace(chosen, evidence=evidence, signals=(*streams.signals, *whole.signals))
 
 
 def judge(judged: Judged) -> Verdict:

@@ -21,10 +21,10 @@ from pagefleet_operator.domain.analysis import (
     throughput,
 )
 from pagefleet_operator.domain.analysis.accumulate import Accumulator, Scope, SignalTest, accumulate
-from pagefleet_operator.domain.analysis.adjusted import memory
+from pagefleet_operator.domain.analysis.adjusted import memory, whole_answers
 from pagefleet_operator.domain.analysis.adjusted.accumulated import AdjustedScope
 from pagefleet_operator.domain.analysis.failures import Bound, FailureCounts, Subject
-from pagefleet_operator.domain.analysis.verdict import Verdict, no_measurement, with_source, worst_of
+from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, no_measurement, with_source, worst_of
 from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.spec.schema.guard_signals import ERRORS, Source
@@ -83,6 +83,7 @@ class _Requests:
 
     def __init__(self, observation: Observation, guard: Guard, comparison: Comparison, since: float) -> None:
         self._observation, self._guard, self._comparison, self._since = observation, guard, comparison, since
+        self._whole_decides = False  # whole answers have to pass in the place of first tokens
         # A promoted revision has no concurrent one whose throughput could be compared, and copies are not measured.
         unpaired = comparison.after_promotion or comparison.mirrored
         self._decrease = None if unpaired else guard.max_throughput_decrease
@@ -117,7 +118,10 @@ class _Requests:
         ]
         sums = self._sums([test for test in tests if isinstance(test, _LatencyTest)], bounded, counted)
         verdicts = [test if isinstance(test, Verdict) else self._latency(test, sums) for test in tests]
-        verdicts += [self._bound(test, sums) for test in bounded]
+        bounds = [self._bound(test, sums) for test in bounded]
+        # Too few streams for a bound of their first tokens hold nothing up where whole answers decide.
+        held = Outcome.INCONCLUSIVE if self._whole_decides else None
+        verdicts += [replace(one, outcome=Outcome.PASSED) if one.outcome is held else one for one in bounds]
         if self._decrease is not None:
             verdicts.append(self._judge_tokens(throughput.THROUGHPUT, self._decrease))
         if self._cost_increase is not None:
@@ -137,19 +141,39 @@ class _Requests:
         return _LatencyTest(entry, source, name, latency.signal_test(entry, level), level)
 
     def _judged_at_equal_load(self, entry: LatencyGuard, source: Source) -> Verdict | None:
-        """The verdict on the time to first token where the gateways adjust it by load, and None where they do not."""
+        """The verdict on the time to first token where the gateways adjust it by load, and None where they do not.
+
+        Where clients do not stream it is the verdict on whole answers.
+        """
         comparison, slices = self._comparison, self._observation.slices
         concurrent = not (comparison.mirrored or comparison.after_promotion)
         if not entry.by_load or not concurrent or slices is None:
             return None
-        if not equal_load.can_judge(slices, comparison.stable):
-            return None
-        warm_up, increase = self._guard.warmup_requests, entry.max_increase
-        scope = AdjustedScope(comparison.stable, comparison.canary, self._since, warm_up, increase)
+        level = self._level(entry.confidence)
+        if self._guard.whole_answers and self._whole_stand_in():
+            streams = self._at_equal_load(entry, source, level / 2)
+            whole = self._at_equal_load(whole_answers.entry_for(entry), source, level / 2)
+            verdict = equal_load.decisive(streams, whole)
+            self._whole_decides = verdict.record.signal == whole.record.signal
+            return verdict
+        return self._at_equal_load(entry, source, level) if equal_load.can_judge(slices, comparison.stable) else None
+
+    def _whole_stand_in(self) -> bool:
+        """Whether whole answers are judged, too: they have been before, or the stable's clients do not stream."""
+        stable, ordered = self._comparison.stable, self._slices[sources.GATEWAY].slices
+        before = (one for one in self._comparison.evidence if one.whole)
+        if any((one.stable, one.canary) == (stable, self._comparison.canary) for one in before):
+            return True
+        return whole_answers.stand_in(ordered, stable) and equal_load.can_judge(ordered, stable, whole=True)
+
+    def _at_equal_load(self, entry: LatencyGuard, source: Source, level: float) -> Verdict:
+        """The verdict on the load-adjusted times of streams, or on those of whole answers."""
+        comparison = self._comparison
+        warm_up, increase, whole = self._guard.warmup_requests, entry.max_increase, entry.signal == whole_answers.SIGNAL
+        scope = AdjustedScope(comparison.stable, comparison.canary, self._since, warm_up, increase, whole)
         ordered = self._slices[sources.GATEWAY].slices
         pods = reading_of(self._observation.revisions, comparison.canary).ready
         sums, record = memory.accumulate(self._observation.memo, scope, ordered, comparison.evidence, pods)
-        level = self._level(entry.confidence)
         verdict = equal_load.judge(equal_load.Judged(sums, entry, level, comparison.now - self._since))
         return with_source(replace(verdict, evidence=(record,)), source)
 
@@ -188,7 +212,7 @@ class _Requests:
             return verdict
         message = (
             f"{verdict.record.message}: none of the {ended:,} requests that the canary has answered was a stream with a known "
-            f"{test.guard.signal}; where clients do not stream, judge e2e (spec.rollout.guard.latency)"
+            f"{test.guard.signal}; where clients do not stream, leave spec.rollout.guard.latency out or judge e2e"
         )
         return replace(verdict, record=replace(verdict.record, message=message))
 

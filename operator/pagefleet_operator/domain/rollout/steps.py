@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pagefleet_operator.domain.analysis.adjusted import whole_answers
 from pagefleet_operator.domain.analysis.adjusted.forecast import forecast
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
 from pagefleet_operator.domain.base.frozen import replace
@@ -112,12 +113,14 @@ def _apply_weight(turn: SpecTurn, stage: Stage) -> Stage:
 
 
 def _note_forecast(turn: SpecTurn, stage: Stage, weight: int) -> None:
-    """Say what the step can show at the present rate of requests, where the guard judges first tokens at equal load."""
+    """Say what the step can show at the present rate of requests, where the guard judges times at equal load."""
     entry = next((one for one in turn.rollout.guard.latency if one.by_load), None)
     if entry is None or turn.observation.slices is None:
         return
     hold = turn.rollout.steps[stage.record.step].hold
-    text = forecast(turn.observation.slices, stage.stable, entry, weight, hold)
+    whole = turn.rollout.guard.whole_answers and whole_answers.stand_in(turn.observation.slices, stage.stable)
+    entry = whole_answers.entry_for(entry) if whole else entry
+    text = forecast(turn.observation.slices, stage.stable, entry, weight, hold, whole=whole)
     if text is not None:
         turn.journal.note("VerdictForecast", text)
 

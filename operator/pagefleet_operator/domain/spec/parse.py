@@ -85,7 +85,7 @@ def _parse(raw: object) -> Spec | SpecErrors:
         raw=filled,
         pods=pods,
         scaling=promises.to_scaling(replace(sized, affordable=affordable), promised),
-        rollout=promises.to_rollout(rollout(filled["rollout"]), promised),
+        rollout=promises.to_rollout(rollout(filled["rollout"], raw.get("rollout", {})), promised),
         traffic=traffic(filled["traffic"]),
         cost=price,
         slo=promised,

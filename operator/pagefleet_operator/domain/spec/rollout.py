@@ -87,6 +87,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class Guard:
+    """`whole_answers`: the spec names no latency, and where clients do not stream whole answers are judged in the place of TTFT."""
+
     latency: tuple[LatencyGuard, ...]
     max_error_rate: float | None
     warmup_requests: int
@@ -98,6 +100,7 @@ class Guard:
     max_throughput_decrease: float | None = None
     max_fallback_rate: float | None = None
     max_cost_increase: float | None = None
+    whole_answers: bool = False
 
     @property
     def empty(self) -> bool:
@@ -147,10 +150,11 @@ def with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"steps": list(DEFAULT_STEPS), **given, "guard": filled}
 
 
-def rollout(raw: Mapping[str, Any]) -> Rollout:
-    """The typed values of a block whose defaults are filled in."""
+def rollout(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Rollout:
+    """The typed values of a block whose defaults are filled in; `given` is the block as it was."""
     after, alerts, route = raw.get("afterPromotion", {}), raw.get("alerts"), raw.get("route", {})
     guard = _guard(raw["guard"])
+    guard = replace(guard, whole_answers=bool(guard.latency) and "latency" not in given.get("guard", {}))
     return Rollout(
         steps=tuple(step_kinds.read(step) for step in raw["steps"]),
         guard=guard,

@@ -55,6 +55,8 @@ class _Sent(msgspec.Struct, rename="camel"):
     unmeasured_running: Histogram = {}
     load: Annotated[dict[Name, LoadCounts], Meta(max_length=MAX_LOAD_STRATA)] = {}
     pods: Annotated[dict[Name, Histogram], Meta(max_length=MAX_PODS)] = {}
+    whole_load: Annotated[dict[Name, LoadCounts], Meta(max_length=MAX_LOAD_STRATA)] = {}
+    whole_pods: Annotated[dict[Name, Histogram], Meta(max_length=MAX_PODS)] = {}
     slo: Annotated[dict[Name, tuple[Count, Count]], Meta(max_length=MAX_OBJECTIVES)] = {}
 
 
@@ -69,6 +71,7 @@ class _Document(TypedDict, total=False):
 
 
 _DOCUMENT, _SLICE = msgspec.json.Decoder(_Document), msgspec.json.Decoder(_Sent)
+_ADJUSTED = "load", "pods", "wholeLoad", "wholePods"
 _FIELDS = {field.encode_name: field.type for field in msgspec.structs.fields(_Sent)}
 
 
@@ -102,9 +105,9 @@ def slices(document: Any, after: float = -math.inf, adjusted_after: float = math
         return
     for raw in listed:
         if isinstance(raw, _Sent):
-            start, adjusted = raw.start, bool(raw.load or raw.pods)
+            start, adjusted = raw.start, bool(raw.load or raw.pods or raw.whole_load or raw.whole_pods)
         elif isinstance(raw, dict) and finite(raw.get("start")):
-            start, adjusted = raw["start"], "load" in raw or "pods" in raw
+            start, adjusted = raw["start"], any(name in raw for name in _ADJUSTED)
         else:
             continue
         if start > after or (adjusted and start > adjusted_after):
@@ -114,6 +117,8 @@ def slices(document: Any, after: float = -math.inf, adjusted_after: float = math
 
 
 def _slice(sent: _Sent, instance: str, seconds: float) -> Slice:
+    whole = not (sent.load or sent.pods) and bool(sent.whole_load or sent.whole_pods)
+    load, pods = (sent.whole_load, sent.whole_pods) if whole else (sent.load, sent.pods)
     piece = Slice(
         instance=instance,
         start=sent.start,
@@ -134,8 +139,9 @@ def _slice(sent: _Sent, instance: str, seconds: float) -> Slice:
         client_errors=sent.client_errors,
         timeouts=sent.timeouts,
         fell_back=sent.fell_back,
-        load=sent.load and {name: counts for name, counts in sent.load.items() if any(counts.tables)},
-        pods=sent.pods and {name: own for name, own in sent.pods.items() if own},
+        load=load and {name: counts for name, counts in load.items() if any(counts.tables)},
+        pods=pods and {name: own for name, own in pods.items() if own},
+        whole=whole,
         slo=sent.slo and {name: counts for name, counts in sent.slo.items() if counts[1] <= counts[0]},
     )
     piece.possible = True  # all that it looks at has been checked here
@@ -158,13 +164,15 @@ def _mended(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A slice without what is impossible in it."""
     mended = {name: raw[name] for name, kind in _FIELDS.items() if name in raw and _fits(raw[name], kind)}
     mended |= {name: str(raw.get(name, ""))[:MAX_TEXT] for name in ("revision", "stratum")}
-    mended["load"] = {
-        name: {field: own for field, own in counts.items() if _fits(own, Histogram)}
-        for name, counts in _entries(raw.get("load"), MAX_LOAD_STRATA)
-        if isinstance(counts, dict)
-    }
-    pods, slo = _entries(raw.get("pods"), MAX_PODS), _entries(raw.get("slo"), MAX_OBJECTIVES)
-    mended["pods"] = {name: own for name, own in pods if _fits(own, Histogram)}
+    for field in ("load", "wholeLoad"):
+        mended[field] = {
+            name: {table: own for table, own in counts.items() if _fits(own, Histogram)}
+            for name, counts in _entries(raw.get(field), MAX_LOAD_STRATA)
+            if isinstance(counts, dict)
+        }
+    for field in ("pods", "wholePods"):
+        mended[field] = {name: own for name, own in _entries(raw.get(field), MAX_PODS) if _fits(own, Histogram)}
+    slo = _entries(raw.get("slo"), MAX_OBJECTIVES)
     mended["slo"] = {name: counts for name, counts in slo if _fits(counts, tuple[Count, Count])}
     return mended
 

@@ -175,7 +175,8 @@ class Slice:
     requests that their clients left, and those that a header has forced to the canary are in neither.
 
     A revision's load-adjusted times are in a slice of their own: `load` by load stratum, and `pods` the relative times of
-    some pods of the reference revision by name. That slice counts nothing else, and its `stratum` is "".
+    some pods of the reference revision by name. That slice counts nothing else, and its `stratum` is "". Those of `whole`
+    answers are in another slice than those of streams.
     """
 
     instance: str
@@ -198,6 +199,7 @@ class Slice:
     fell_back: int = 0  # requests that another service answered, which are in no other count
     load: Mapping[str, LoadCounts] = field(default_factory=dict)
     pods: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    whole: bool = False  # `load` and `pods` are of whole answers, to their end
     slo: Mapping[str, tuple[int, int]] = field(
         default_factory=dict
     )  # requests and misses by objective; revision "" only

@@ -120,7 +120,7 @@ class EvidenceRecord:
     """The evidence against a canary on its load-adjusted times, so that a restarted operator continues with it.
 
     `newest` is the start of the newest slice in it. `logs` are natural logarithms (`analysis.adjusted`), and `times` are the
-    canary's times by load stratum. `increase` is the guard's maxIncrease.
+    canary's times by load stratum. `increase` is the guard's maxIncrease. `whole`: the times are those of whole answers.
     """
 
     stable: str
@@ -130,6 +130,7 @@ class EvidenceRecord:
     blocks: int
     logs: tuple[float, ...] = ()
     times: tuple[BaselineRecord, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True)

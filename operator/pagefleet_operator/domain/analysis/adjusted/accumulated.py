@@ -54,13 +54,15 @@ PRIOR = OnsetPrior(horizon=1800.0)  # in slices of two seconds: an hour
 
 @dataclass(frozen=True)
 class AdjustedScope:
-    """The revisions, the time from which the canary's requests count, its first requests that do not, and maxIncrease."""
+    """The revisions, the time from which the canary's requests count, its first requests that do not, maxIncrease, and whether the
+    times are those of whole answers."""
 
     stable: str
     canary: str
     begin: float
     warm_up: int
     increase: float
+    whole: bool = False
 
 
 @dataclass(frozen=True)

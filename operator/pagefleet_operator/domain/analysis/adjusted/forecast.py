@@ -13,16 +13,18 @@ from pagefleet_operator.domain.status.observation import Slice
 RATE_SECONDS = 300.0  # the rate of requests is that of so long
 
 
-def forecast(slices: Sequence[Slice], stable: str, guard: LatencyGuard, weight: int, hold: float | None) -> str | None:
+def forecast(
+    slices: Sequence[Slice], stable: str, guard: LatencyGuard, weight: int, hold: float | None, *, whole: bool = False
+) -> str | None:
     """Return the sentence about a step of `weight` percent and `hold` seconds; None while too little is known of the stable.
 
-    Raises nothing. The slices may be in any order.
+    `whole`: the guard judges whole answers. Raises nothing. The slices may be in any order.
     """
     own = [piece for piece in slices if piece.revision == stable and piece.possible]
     newest = max((piece.start for piece in own), default=0.0)
     times: dict[int, int] = {}
     for piece in own:
-        if piece.load and piece.start > newest - RETAINED_SECONDS:
+        if piece.load and piece.whole == whole and piece.start > newest - RETAINED_SECONDS:
             for counts in piece.load.values():
                 sketch.add_onto(times, counts.relative)
     if sketch.total(times) < MIN_STABLE / (1 - guard.quantile):

@@ -23,7 +23,7 @@ from pagefleet_operator.domain.status.observation import START, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, EvidenceRecord
 
 MEMO = "load-adjusted"
-SIGNAL = "relative ttft"
+SIGNAL = "relative ttft"  # in the stored records, also of whole answers
 SUSPECTS, UNMEASURED = "suspect relative ttft", "suspect unmeasured"
 DIGITS = 3
 MAX_BUCKETS = 120  # of a stored histogram
@@ -69,7 +69,7 @@ def accumulate(
 
     The canary has so many `pods`. `records` are the stored ones. They count only where the memo has no sums for this scope, and only for the same revisions.
     """
-    name = f"{MEMO} {scope.increase:g}"
+    name = f"{MEMO} {scope.increase:g}{' whole' if scope.whole else ''}"
     stored = memo.pop(name, None)  # not in the memo while it changes: a failure halfway must not leave it there
     # After the clock was set back, slices of the time that is still to come are gone, and the records go on from now.
     back = isinstance(stored, _Stored) and bool(ordered) and ordered[-1].start < stored.closed
@@ -79,7 +79,9 @@ def accumulate(
     useful = [
         piece
         for piece in ordered[bisect_right(ordered, stored.closed, key=START) :]
-        if piece.possible and piece.revision in (scope.stable, scope.canary)
+        if piece.possible
+        and piece.revision in (scope.stable, scope.canary)
+        and (not piece.adjusted or piece.whole == scope.whole)
     ]
     groups = [*(group for group in stored.groups if group[0] <= stored.closed), *_by_start(useful)]
     border = useful[-1].start - SETTLED_SECONDS if useful else stored.closed
@@ -127,12 +129,14 @@ def _record(sums: Accumulated) -> EvidenceRecord:
         if own
     )
     logs = tuple(round(log, DIGITS) for log in evidence.logs)
-    return EvidenceRecord(scope.stable, scope.canary, scope.increase, sums.until, evidence.blocks, logs, times)
+    return EvidenceRecord(
+        scope.stable, scope.canary, scope.increase, sums.until, evidence.blocks, logs, times, scope.whole
+    )
 
 
 def _earlier(records: Collection[EvidenceRecord], scope: AdjustedScope) -> Earlier | None:
-    wanted = (scope.stable, scope.canary, scope.increase)
-    record = next((one for one in records if (one.stable, one.canary, one.increase) == wanted), None)
+    wanted = (scope.stable, scope.canary, scope.increase, scope.whole)
+    record = next((one for one in records if (one.stable, one.canary, one.increase, one.whole) == wanted), None)
     if record is None or len(record.logs) != COUNT or record.newest < scope.begin or record.blocks < 0:
         return None
     times, measured, unmeasured = (

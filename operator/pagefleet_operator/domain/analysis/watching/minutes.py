@@ -87,6 +87,7 @@ def complete(slices: Sequence[Slice], reading: RevisionReading, since: float, no
         piece
         for piece in slices
         if piece.revision == reading.hash and first - SILENT_SECONDS <= piece.start < last and piece.possible
+        if not piece.whole
     ]
     by_minute: dict[float, list[Slice]] = {}
     waiting = Waiting()
