@@ -18,12 +18,14 @@ from pagefleet_observability.rules.recordings import (
     TTFT_BUDGET,
     TTFT_SECONDS,
     burn,
+    missed,
     slow,
 )
 from pagefleet_observability.rules.rule import Alert, Group, Severity
 
 FAST_BURN, SLOW_BURN = 6, 2
 MIN_RATE = "0.02"  # requests per second; a share of fewer requests is noise
+MIN_MISSES = 10  # in a day; one of three requests at night is no trend
 PAGE, TICKET = Severity.PAGE, Severity.TICKET
 NAME = "{{ $labels.namespace }}/{{ $labels.service }}"
 REVISION = f"Revision {{{{ $labels.revision }}}} of {NAME}"
@@ -178,10 +180,11 @@ SERVICES = Group(
         Alert(
             "PagefleetSLOBurnSlow",
             TICKET,
-            _both(3, ("2h", "1d")),
+            f"{_both(3, ('2h', '1d'))} and {missed('1d')} >= {MIN_MISSES}",
             "15m",
             f"{OBJECTIVE} misses its promise {{{{ $value | humanize }}}} times as often as it may",
-            "A tenth of spec.slo's error budget is used in a day; at this pace it is gone before the window ends.",
+            f"A tenth of spec.slo's error budget is used in a day, by {MIN_MISSES} requests at least; at this pace it is gone before the"
+            " window ends.",
         ),
         Alert(
             "PagefleetSLOBudgetExhausted",

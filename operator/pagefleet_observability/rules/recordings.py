@@ -17,6 +17,7 @@ TTFT_SECONDS, TTFT_BUDGET = "1.0", 0.05
 WINDOWS = ("5m", "30m", "1h", "6h")
 REQUESTS = "pagefleet_gateway_requests_total"
 OBJECTIVE = "namespace, service, objective"
+MISSED, COUNTED = (f"pagefleet_gateway_slo_{name}_total" for name in ("missed", "requests"))
 ALLOWED = "pagefleet_gateway_slo_allowed_ratio"
 FALLBACKS = "unreached|timeout|failed|avoided|unnamed"  # outcomes of prompts that no prefill pod has computed
 OF_REVISIONS = '{revision!=""}'  # without prefill pods, which have labels of their own
@@ -40,16 +41,20 @@ def burn(window: str) -> str:
     return f"service:pagefleet_slo_burn:odds_rate{window}"
 
 
+def missed(window: str) -> str:
+    """How many requests have missed each objective in `window`."""
+    return f"sum by ({OBJECTIVE}) (increase({MISSED}[{window}]))"
+
+
 def _burn(window: str) -> tuple[Recording, Recording]:
     """The share of missed requests, and its odds divided by those of the allowed share.
 
     For the usual small shares the ratio of odds is the ratio of the shares, the Workbook's burn rate. With a budget of 5 % a
     burn of 14.4 would be 72 % missed requests by shares, and one of 50 % could never be reached. By odds it is 43 % and 94 %.
     """
-    missed, counted = (f"pagefleet_gateway_slo_{name}_total" for name in ("missed", "requests"))
     share = f"service:pagefleet_slo_missed:ratio_rate{window}"
     allowed = f"max by ({OBJECTIVE}) ({ALLOWED})"
-    ratio = f"sum by ({OBJECTIVE}) (rate({missed}[{window}])) / (sum by ({OBJECTIVE}) (rate({counted}[{window}])) > 0)"
+    ratio = f"sum by ({OBJECTIVE}) (rate({MISSED}[{window}])) / (sum by ({OBJECTIVE}) (rate({COUNTED}[{window}])) > 0)"
     odds = f"{share} / (1 - {share}) / on ({OBJECTIVE}) ({allowed} / (1 - {allowed}))"
     return Recording(share, ratio), Recording(burn(window), odds)
 
