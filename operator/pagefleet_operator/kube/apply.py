@@ -189,7 +189,7 @@ class Applier:
     async def _child(
         self, service: Document, manifest: dict[str, Any], live: Mapping[tuple[str, str], Document]
     ) -> None:
-        manifest["apiVersion"] = await self._versions.of(manifest["kind"])
+        manifest = await self._versions.adapted(manifest)
         _stamp(manifest)
         kind, metadata = manifest["kind"], manifest["metadata"]
         existing, field = live.get((kind, metadata["name"])), ""

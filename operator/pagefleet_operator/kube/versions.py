@@ -1,4 +1,5 @@
-"""What the API server can do: PodDisruptionBudgets are in policy/v1 from Kubernetes 1.21 on, LeaderWorkerSets exist where
+"""What the API server can do: PodDisruptionBudgets are in policy/v1 from Kubernetes 1.21 on, and let pods that are not ready be
+evicted from 1.27 on. LeaderWorkerSets exist where
 somebody has installed them, and newer fields of pods are stored by newer servers only."""
 
 from __future__ import annotations
@@ -7,10 +8,10 @@ import logging
 import time
 from collections.abc import Iterable
 
-from pagefleet_operator.domain.manifests import pod_fields
+from pagefleet_operator.domain.manifests import disruption_budget, pod_fields
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, VERSION
 from pagefleet_operator.kube import paths
-from pagefleet_operator.kube.client import Api, ApiError
+from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.paths import KINDS
 
 SECONDS = 30.0
@@ -49,22 +50,42 @@ class Versions:
 
     async def dropped(self, fields: Iterable[str], namespace: str) -> frozenset[str]:
         """Those of these fields of pods (`pod_fields.FIELDS`) that the API server does not store."""
-        return frozenset([name for name in sorted(fields) if not await self._stores(name, namespace)])
+        # Where a webhook, perhaps, refuses the example, the pods' own manifest may fare better.
+        return frozenset(
+            [
+                name
+                for name in sorted(fields)
+                if not await self._stores(name, pod_fields.example(name, namespace), otherwise=True)
+            ]
+        )
 
-    async def _stores(self, field: str, namespace: str) -> bool:
+    async def adapted(self, manifest: Document) -> Document:
+        """The manifest of a child as this API server can apply it."""
+        adapted = {**manifest, "apiVersion": await self.of(manifest["kind"])}
+        if manifest["kind"] != disruption_budget.KIND:
+            return adapted
+        example = disruption_budget.example(manifest["metadata"]["namespace"])
+        known = adapted["apiVersion"] == disruption_budget.VERSION and await self._stores(
+            disruption_budget.EVICTION_POLICY, example, otherwise=False
+        )
+        return adapted if known else disruption_budget.without_policy(adapted)
+
+    async def _stores(self, field: str, example: Document, *, otherwise: bool) -> bool:
+        """Whether the API server stores the field of the example; `otherwise` where it refuses the example."""
         stored, asked = self._stored.get(field, (False, float("-inf")))
         if time.monotonic() - asked > (STORED_SECONDS if stored else SECONDS):
             try:
-                stored = await self._dry_run(field, namespace)
-            except ApiError as error:  # an admission webhook, perhaps: the pods' own manifest may fare better
-                log.warning("whether the API server stores %s of pods cannot be read: %s", field, error)
-                return True
+                stored = await self._dry_run(example)
+            except ApiError as error:
+                log.warning("whether the API server stores %s cannot be read: %s", field, error)
+                if not otherwise:  # every service asks for it
+                    self._stored[field] = False, time.monotonic()
+                return otherwise
             self._stored[field] = stored, time.monotonic()
         return stored
 
-    async def _dry_run(self, field: str, namespace: str) -> bool:
-        sent = pod_fields.example(field, namespace)
-        path = paths.collection(sent["apiVersion"], sent["kind"], namespace)
+    async def _dry_run(self, sent: Document) -> bool:
+        path = paths.collection(sent["apiVersion"], sent["kind"], sent["metadata"]["namespace"])
         try:
             answer = await self._api.create(path, sent, dryRun="All")
         except ApiError as error:

@@ -43,7 +43,8 @@ class NoJobs(Api):
             raise ApiError(
                 403, 'jobs.batch "chat-load" is forbidden: exceeded quota: jobs, limited: count/jobs.batch=0'
             )
-        self.reasons.append(body["reason"])
+        if not query:  # no dry run
+            self.reasons.append(body["reason"])
         return dict(body)
 
 
