@@ -41,6 +41,15 @@ def variable(**given: Any) -> dict[str, Any]:
 
 
 ENGINE_EXAMPLES = (
+    *(
+        Example(
+            "spec.engine.startTimeout",
+            "must be above 0 and at most 24h",
+            {"engine.startTimeout": wrong},
+            {"engine.startTimeout": "24h"},
+        )
+        for wrong in ("0s", "24h1s")
+    ),
     Example(
         "spec.engine.env",
         "each variable needs value or valueFrom, and not both",

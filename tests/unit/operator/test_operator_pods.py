@@ -11,7 +11,7 @@ from support.golden_manifests import child_of, spec_of
 
 from pagefleet_contract.names import REVISION_LABEL, SERVICE_LABEL
 from pagefleet_operator.domain.base.revision import revision_hash
-from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.manifests.deployment import deployment, start_seconds
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
 from pagefleet_operator.domain.manifests.spare import spare_deployment
@@ -118,3 +118,23 @@ def test_a_service_without_spec_pod_keeps_its_revision_and_its_manifest() -> Non
     assert revision_hash(plain) == revision_hash(plain | {"pod": {}}) == revision_hash(plain | {"pod": {"labels": {}}})
     assert revision_hash(plain) != revision_hash(plain | {"pod": {"labels": {"team": "a"}}})
     assert "pod" not in yaml.dump(deployment(child_of(plain), 1)["metadata"]).split()
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [("", 1800), ("2h", 7200), ("90s", 90), ("0.5s", 1)])
+def test_an_engine_has_the_time_to_start_that_the_spec_gives_it(timeout: str, seconds: int) -> None:
+    given = {"startTimeout": timeout} if timeout else {}
+    spec = spec_of("minimal")
+    spec = {**spec, "engine": {**spec.get("engine", {}), **given}}
+    (container,) = deployment(child_of(spec), 1)["spec"]["template"]["spec"]["containers"]
+    probe = container["startupProbe"]
+    assert (probe["periodSeconds"], probe["failureThreshold"]) == (1, seconds)
+
+
+@pytest.mark.parametrize("timeout", ["soon", 7, [], {"a": 1}])
+def test_a_time_to_start_of_an_old_spec_may_be_of_any_shape(timeout: object) -> None:
+    assert start_seconds(timeout) == 1800
+
+
+def test_another_time_to_start_is_another_revision() -> None:
+    spec = {"model": {"source": "file:///m"}}
+    assert revision_hash(spec) != revision_hash({**spec, "engine": {"startTimeout": "2h"}})

@@ -118,8 +118,8 @@ class Disaggregation:
 class Engine:
     """`runtime` is the name as it is given, known or not; `runtimes.catalog` has what each runtime is.
 
-    `pipeline_parallel_size` is the number of groups of layers. `refresh` stands in no pod: it makes another revision. The
-    fields from `command` on are of runtime custom only.
+    `pipeline_parallel_size` is the number of groups of layers. `refresh` stands in no pod: it makes another revision.
+    `start_timeout` is a duration as it is given. The fields from `command` on are of runtime custom only.
     """
 
     runtime: str = OURS
@@ -127,6 +127,7 @@ class Engine:
     pipeline_parallel_size: int = 1
     image: str = ""
     refresh: str = ""
+    start_timeout: str = ""
     args: tuple[str, ...] = ()
     env: tuple[Mapping[str, Any], ...] = ()
     limits: Limits = Limits()

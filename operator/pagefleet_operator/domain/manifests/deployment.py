@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -9,6 +10,7 @@ from typing import Any
 
 from pagefleet_contract.engine_metrics import annotation
 from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER
+from pagefleet_contract.quantity import seconds
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.container import http_probe, restricted, variables
 from pagefleet_operator.domain.base.revision_spec import Pod, RevisionSpec
@@ -21,6 +23,7 @@ from pagefleet_operator.domain.runtimes.volumes import volumes
 
 USER = 65532
 AFTER_DRAIN = 30
+START_SECONDS = 1800  # until an engine that does not start is restarted, where the spec names no time
 # The fields of a claim of spec.pod that the pod has, and those that the engine's container has.
 CLAIMED, USED = ("name", "resourceClaimName", "resourceClaimTemplateName"), ("name", "request")
 OVER_NODES: Mapping[str, Any] = {
@@ -116,7 +119,7 @@ def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> di
             *kv_transfer.ports(child.spec),
         ],
         "resources": _amounts(child.spec),
-        "startupProbe": http_probe(launch.startup, period=1, failures=1800),
+        "startupProbe": http_probe(launch.startup, period=1, failures=start_seconds(engine.start_timeout)),
         "readinessProbe": http_probe(launch.readiness, period=2, failures=launch.readiness_failures),
         "livenessProbe": http_probe(launch.liveness, period=10, failures=6),
         "securityContext": restricted(),
@@ -128,6 +131,14 @@ def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> di
     if launch.stopping:
         container["lifecycle"] = {"preStop": {"exec": {"command": list(launch.stopping)}}}
     return container
+
+
+def start_seconds(timeout: object) -> int:
+    """The seconds that an engine has to start. Total: the spec of an old revision may be of any shape."""
+    try:
+        return max(1, math.ceil(seconds(str(timeout)))) if timeout else START_SECONDS
+    except ValueError:
+        return START_SECONDS
 
 
 @cache  # every decision needs it, and it is read from a file

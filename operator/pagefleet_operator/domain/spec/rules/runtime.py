@@ -67,6 +67,13 @@ def _needs_image(engine: Adapter) -> Iterator[Rule]:
 
 RUNTIME_RULES = (
     Rule(
+        ("engine",),
+        "spec.engine.startTimeout",
+        "!has(self.startTimeout) || (duration(self.startTimeout) > duration('0s') "
+        "&& duration(self.startTimeout) <= duration('24h'))",
+        "must be above 0 and at most 24h",
+    ),
+    Rule(
         (),
         "spec.engine.port",
         f"!({ROUTED}) || !(has(self.engine) && has(self.engine.port)) || self.engine.port == {ENGINE_PORT}",

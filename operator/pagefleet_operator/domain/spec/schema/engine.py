@@ -251,6 +251,10 @@ ENGINE = record(
             "is now: image, flags, probes, details of the pod. Running revisions keep theirs when the operator is upgraded.",
             longest=63,
         ),
+        "startTimeout": time_limit(
+            "Longest time from the start of the engine's container until it has its model and can serve; then it is restarted. For a "
+            "large model on slow storage give more than it takes, at most 24h. 30m when omitted."
+        ),
         "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
         "env": keyed(
             "Environment variables of the engine.",
