@@ -30,6 +30,7 @@ from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.fronts.picker_health import serve_health
 from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.holding.pacing import Paced
 from pagefleet_gateway.limits.budgets import Budgets
 from pagefleet_gateway.limits.budgets_file import BudgetsFile
 from pagefleet_gateway.limits.charges import Answer, Used
@@ -89,6 +90,8 @@ class Gateway:
         self.holding = Holding(
             self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival, name=settings.pod_name
         )
+        # Each of several hundred services that wait for a pod takes some tens of microseconds.
+        self._releasing = Paced(self.holding.release, time.monotonic)
         self.deciding = Deciding(state, self.holding, self.quotas, self.ledger.close)
         self.newsroom = Newsroom(self.ledger, self.picker.prefixes, self.holding, self.picker.limits.budgets)
         self.loads = Loads(self.newsroom, self.members, self._release_held)
@@ -116,7 +119,8 @@ class Gateway:
     async def start(self) -> None:
         """Serve. Raises GatewayError when Envoy does not become live."""
         self.proxy.open(self._closing)
-        self.state.on_change = self._release_soon
+        # Not at once: a writer of the state must not run the requests that waited for it.
+        self.state.on_change = self._releasing.soon
         await self._serve_authz()
         await self._serve_internal()
         if self.settings.picker_port is not None:
@@ -230,14 +234,10 @@ class Gateway:
         if admitted.request.method == "POST" and not is_background(admitted.request.headers):
             self.windows.record_arrival(admitted.service.key, time.monotonic())
 
-    def _release_soon(self) -> None:
-        # Not at once: a writer of the state must not run the requests that waited for it.
-        asyncio.get_running_loop().call_soon(self.holding.release)
-
     def _release_held(self) -> None:
         """Let go what can go now that another gateway has fewer requests in flight."""
         if self.holding.queued_by_service():
-            self.holding.release()
+            self._releasing.soon()
 
     def _decide_pooled(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
         return self._decide(request if self.pools is None else self.pools.with_service_path(request))
@@ -314,7 +314,8 @@ class Gateway:
         completion = self.counting.complete(line)
         used = self._settle(line)
         self._request_ended.set()
-        self.holding.release()
+        if completion is not None:  # else no pod had it
+            self.holding.release(freed=(completion.namespace, completion.service))
         refusal = self._refused.pop(line.id, None)
         if completion is None and refusal is None:
             self._left[line.id] = None

@@ -204,12 +204,16 @@ class Holding:
                 return decision
         return self._hold(admitted, lane, priority, tenant)
 
-    def release(self) -> None:
-        """Let go what can go now, in steps. Call it after every change of the pods and every request's end."""
+    def release(self, freed: ServiceKey | None = None) -> None:
+        """Let go what can go now, in steps. Call it after every change of the pods and every request's end. `freed`: nothing has
+        changed but a pod of this service, which has one request less."""
         left = STEP_REQUESTS
         picker = self._picker
-        self._woken = {key for key in self._woken if picker.has_service(key) and not picker.has_pods(key)}
+        if freed is None:
+            self._woken = {key for key in self._woken if picker.has_service(key) and not picker.has_pods(key)}
         for key, queue in list(self._queues.items()):
+            if freed is not None and not picker.may_answer(freed, key):
+                continue
             blocked: set[Lane] = set()
             while (entry := queue.peek(blocked)) is not None:
                 held = entry.item

@@ -148,6 +148,11 @@ class Picker:
     def has_service(self, key: ServiceKey) -> bool:
         return key in self._state.snapshot.services
 
+    def may_answer(self, key: ServiceKey, asked: ServiceKey) -> bool:
+        """Return whether a service's pods answer requests to another one: it is the same one, or its fallback."""
+        service = self._state.snapshot.services.get(asked)
+        return key == asked or (service is not None and (service.namespace, service.fallback) == key)
+
     def has_pods(self, key: ServiceKey) -> bool:
         return any(self._state.snapshot.pods.get(key, {}).values())
 
