@@ -20,6 +20,8 @@ LaneKey = tuple[
     str, str
 ]  # service (`namespace/name`), or the services that its clients may ask ("" for all), and model
 
+MOST_AGAIN = 256  # lines of a batch that wait in memory to be sent again; until one was, no further line is read
+
 
 @dataclass(frozen=True, order=True)
 class Pending:
@@ -46,12 +48,17 @@ class Source:
         """Take the next line that may be sent now."""
         if self.again and self.again[0].ready_at <= now:
             return heapq.heappop(self.again)
-        if not self.read:
+        if self._reads:
             line = next(self.lines, None)
             if line is not None:
                 return Pending(now, line.number, line)
             self.read = True
         return None
+
+    @property
+    def _reads(self) -> bool:
+        """Whether a further line may be read."""
+        return not self.read and len(self.again) < MOST_AGAIN
 
     @property
     def done(self) -> bool:
@@ -60,7 +67,7 @@ class Source:
 
     def ready_at(self, now: float) -> float | None:
         """Return when its next line may be sent; None where none is left to send."""
-        if not self.read:
+        if self._reads:
             return now
         return self.again[0].ready_at if self.again else None
 

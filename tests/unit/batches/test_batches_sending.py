@@ -14,7 +14,7 @@ from pagefleet_batches.jobs.lines import Line
 from pagefleet_batches.sending.answers import MAX_TRIES, Again, Answer, Over, Why, judge
 from pagefleet_batches.sending.concurrency import Concurrency
 from pagefleet_batches.sending.gateway import _retry_after
-from pagefleet_batches.sending.lanes import Lane, Pending, Source
+from pagefleet_batches.sending.lanes import MOST_AGAIN, Lane, Pending, Source
 from pagefleet_batches.storage.journal import Row
 
 
@@ -112,6 +112,21 @@ def test_a_source_is_done_when_each_line_was_answered() -> None:
     assert chosen is not None and chosen[1] == Pending(2.0, 1, chosen[1].line, 1) and chosen[1].tries == 1
     lane.left(a)
     assert a.done and lane.wait_seconds(2.0) is None
+
+
+def test_lines_that_a_server_fails_are_not_all_in_memory_until_their_next_try() -> None:
+    a = source("a", 2000)
+    lane, sent = Lane(Concurrency(100, limit=4.0), [a]), 0
+    while (chosen := lane.next(0.0)) is not None:
+        sent += 1
+        lane.repeat(a, chosen[1], Again(Why.FAILED, 300.0), 0.0, 0.0)
+        lane.left(a)
+    assert sent == len(a.again) == MOST_AGAIN and lane.wait_seconds(0.0) == 300.0 and not a.done
+    ended = 0
+    while (chosen := lane.next(300.0)) is not None:
+        ended += 1
+        lane.left(a)
+    assert ended == 2000 and a.done
 
 
 def error(code: str) -> bytes:
