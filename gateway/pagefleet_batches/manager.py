@@ -211,6 +211,9 @@ class Manager:
             run.journal = await asyncio.to_thread(self._batches.journal, run.batch)
             if run.batch.status is Status.IN_PROGRESS and not states.overdue(run.batch, self._clock()):
                 await self._send(run)
+            # A line that was given up in flight waits nowhere, so only the journal knows whether each was answered.
+            if run.batch.status is Status.IN_PROGRESS and len(run.journal.totals.answered) == run.batch.total:
+                run.batch = self._batches.put(states.finalizing(run.batch, int(self._clock())))
             await self._finish(run)
         del self._runs[run.batch.id]
         self._metrics.ended.labels(run.batch.status.value).inc()
@@ -236,9 +239,6 @@ class Manager:
             await run.over.wait()
         finally:
             await self._dispatcher.remove(lane, run.source)
-        # A line that was given up in flight waits nowhere, so only the journal knows whether each was answered.
-        if run.journal is not None and len(run.journal.totals.answered) == run.batch.total:
-            run.batch = self._batches.put(states.finalizing(run.batch, int(self._clock())))
 
     def _unanswered(self, run: Run) -> Iterator[Line]:
         """Yield the lines of a checked file that have no answer yet."""

@@ -10,10 +10,11 @@ import asyncio
 import json
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 from support.gateway.fleet import until
 
 from pagefleet_batches.jobs.batch import Batch, Counts, Status
@@ -23,7 +24,7 @@ from pagefleet_batches.sending.answers import Answer
 from pagefleet_batches.settings import DAY, Settings
 from pagefleet_batches.storage.batches import Batches
 from pagefleet_batches.storage.files import FileInfo, Files
-from pagefleet_batches.storage.journal import Journal
+from pagefleet_batches.storage.journal import Journal, Row
 
 START = 1_000_000.0
 ENDPOINT = "/v1/completions"
@@ -162,6 +163,19 @@ async def test_a_line_in_flight_at_the_window_s_end_is_named_although_no_other_i
         done = current(manager, batch)
         assert (done.status, done.counts) == (Status.EXPIRED, Counts(5, 1))
         assert [row["custom_id"] for row in rows(manager, done.error_file_id)] == ["n5"]
+
+
+async def test_a_server_that_was_killed_after_the_last_answer_completes_the_batch_also_after_its_window(
+    tmp_path: Path,
+) -> None:
+    batches, clock = Batches(tmp_path), Clock()
+    batch = batches.put(Batch("batch_a", "one", "", ENDPOINT, "file_a", "24h", 0, 1, Status.IN_PROGRESS, total=2))
+    with closing(batches.journal(batch)) as journal:
+        for number in (1, 2):
+            journal.append(Row(number, True, msgspec.Raw(b"{}")))
+    async with managed(tmp_path, clock, first_five) as manager:
+        await until(lambda: current(manager, batch).ended)
+        assert (current(manager, batch).status, current(manager, batch).counts) == (Status.COMPLETED, Counts(2, 0))
 
 
 async def test_the_lines_of_an_expired_batch_are_not_in_memory_as_a_whole(tmp_path: Path) -> None:
