@@ -2,8 +2,8 @@
 Events. When a revision loses all its weight, status and routes come before everything else.
 
 A write that would change nothing is not made. The status is written under the resourceVersion that the decision was
-based on: a second writer gets a conflict and decides again. A child that fails never keeps the weights from being written, also
-when its request is not answered: an admission webhook that hangs may hold up one kind of object only.
+based on: a second writer gets a conflict and decides again. A child that fails, or is not answered, never keeps the weights from
+being written: an admission webhook that hangs holds up its kind of object only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pagefleet_operator.domain.scaling.deletion_cost import ANNOTATION
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.plan import Event, Plan
 from pagefleet_operator.domain.status.status import Status
-from pagefleet_operator.kube import paths
+from pagefleet_operator.kube import paths, readings
 from pagefleet_operator.kube.client import FAILURES, Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import RouteObjects
 from pagefleet_operator.kube.store import Store
@@ -74,7 +74,7 @@ class Applier:
         failures += await self._write_records(plan.records)  # after the status, of which they are copies
         # A gateway goes on with the old route until it has read the new one, so nothing is deleted in the same round.
         for revision in () if moved else plan.delete:
-            await self._delete(service, revision, live)
+            await self._delete(service, revision, readings.deletable(service["metadata"]["uid"], plan.children, live))
         return next(iter(failures), None)
 
     async def _decision(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:

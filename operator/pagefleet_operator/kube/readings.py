@@ -144,6 +144,20 @@ def revision_of(item: Mapping[str, Any]) -> str:
     return str((item["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))
 
 
+def deletable(
+    uid: str, planned: Iterable[Mapping[str, Any]], live: Mapping[tuple[str, str], dict[str, Any]]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Those of the live children, by kind and name, that are neither planned nor controlled by another object than the service of
+    this uid. Labels alone, which anybody may change, make no child one to delete."""
+    names = {(child["kind"], child["metadata"]["name"]) for child in planned}
+
+    def is_own(item: Mapping[str, Any]) -> bool:
+        owners = item["metadata"].get("ownerReferences") or ()
+        return all(owner["uid"] == uid for owner in owners if owner.get("controller"))
+
+    return {key: item for key, item in live.items() if key not in names and is_own(item)}
+
+
 def has_ended(item: Mapping[str, Any]) -> bool:
     """Whether a pod has ended for good, as an evicted one has. It holds nothing, another one is there in its place, and its object
     stays until the cluster has thousands of such."""

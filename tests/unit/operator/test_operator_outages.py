@@ -20,7 +20,7 @@ from prometheus_client import generate_latest
 from support.loopback import own_address
 from support.virtual.cluster import Cluster, started
 
-from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
+from pagefleet_contract.names import GATEWAY_INTERNAL_PORT, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_operator.controller import Reconciler
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.plan import Event
@@ -142,6 +142,7 @@ class Server(Api):
         self.statuses: list[Any] = []
         self.events: list[str] = []
         self.applied: list[str] = []
+        self.deleted: list[str] = []
 
     async def find(self, path: str) -> Document | None:
         return None
@@ -152,7 +153,9 @@ class Server(Api):
     async def apply(self, path: str, body: Mapping[str, Any], manager: str) -> Document:
         self._write(body["kind"])
         self.applied.append(body["kind"])
-        return copy.deepcopy(dict(body))
+        stored = copy.deepcopy(dict(body))
+        stored["metadata"] |= {"uid": path, "resourceVersion": "1"}
+        return stored
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Document:
         self._write("status")
@@ -167,6 +170,9 @@ class Server(Api):
     async def merge(self, path: str, body: Mapping[str, Any], manager: str = "") -> Document:
         self._write("Pod")
         return {}
+
+    async def delete(self, path: str, uid: str) -> None:
+        self.deleted.append(path)
 
     def _write(self, kind: str) -> None:
         if kind in self._broken:
@@ -184,11 +190,12 @@ SERVICE: Document = {
 }
 
 
-def applier_of(api: Api) -> Applier:
-    async def no_records(_: object) -> list[Exception]:
-        return []
+async def unrecorded(_: object) -> list[Exception]:
+    return []
 
-    return Applier(api, Versions(api), Store(), RouteObjects(api), no_records)
+
+def applier_of(api: Api) -> Applier:
+    return Applier(api, Versions(api), Store(), RouteObjects(api), unrecorded)
 
 
 async def applied(api: Server, times: int = 1, **changes: Any) -> list[Exception | None]:
@@ -295,3 +302,28 @@ async def test_a_gateway_pod_that_has_ended_is_not_asked() -> None:
             image="operator",
         )
         assert await Gatherer(api, Versions(api), Store(), sources, "system").gateways() == ["10.0.0.1"]
+
+
+@pytest.mark.parametrize("relabelled", [REVISION_LABEL, SERVICE_LABEL])
+async def test_a_relabelled_workload_is_repaired_and_not_deleted_as_another_revision_s(relabelled: str) -> None:
+    """`kubectl label --overwrite` on a Deployment that serves: after five seconds it was deleted, with all pods of the service, as that of a
+    revision, or of another service's revision, which nobody knows."""
+    api, cluster = Server([], TimeoutError()), started()
+    assert cluster.plan is not None
+    plan, store = cluster.plan, Store()
+    applier = Applier(api, Versions(api), store, RouteObjects(api), unrecorded)
+    service = SERVICE | {"spec": cluster.spec}
+    assert await applier.apply(service, plan) is None
+    (workload,) = [child for child in plan.children if child["kind"] == "Deployment"]
+    live = copy.deepcopy(store.find("Deployment", "ns", workload["metadata"]["name"]))
+    assert live is not None
+    live["metadata"]["labels"][relabelled] = "other"
+    store.upsert("Deployment", live)
+    if relabelled == SERVICE_LABEL:
+        metadata, revision = SERVICE["metadata"], live["metadata"]["labels"][REVISION_LABEL]
+        service = service | {"metadata": metadata | {"name": "other", "uid": "another"}}
+        plan = replace(plan, children=())
+    else:
+        revision = "other"
+    await applier.apply(service, replace(plan, delete=(revision,)))
+    assert api.deleted == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.golden_manifests import child_of, spec_of
 
-from pagefleet_contract.names import APPLIED_ANNOTATION, OPERATOR
+from pagefleet_contract.names import APPLIED_ANNOTATION, OPERATOR, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_operator.domain.manifests import disputes, ownership
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.disputes import Disputes
@@ -42,8 +42,9 @@ def applied() -> tuple[Document, Document]:
     apply._stamp(manifest)
     live = copy.deepcopy(manifest)
     live["metadata"]["uid"] = "u"
-    ours = {"metadata": {"annotations": manifest["metadata"]["annotations"]}, "spec": manifest["spec"]}
-    entry = {"manager": OPERATOR, "operation": "Apply", "fieldsV1": fields_of(ours)}
+    named = {name: manifest["metadata"][name] for name in ("annotations", "labels")}
+    fields = fields_of({"metadata": named, "spec": manifest["spec"]})
+    entry = {"manager": OPERATOR, "operation": "Apply", "fieldsV1": fields}
     live["metadata"]["managedFields"] = [entry]
     return manifest, live
 
@@ -60,6 +61,18 @@ def ours(live: Document) -> Document:
 
 def test_an_applied_object_is_not_written_again() -> None:
     assert ownership.drift(*applied(), OPERATOR) == ("", "")
+
+
+@pytest.mark.parametrize("label", [REVISION_LABEL, SERVICE_LABEL])
+def test_a_label_that_somebody_has_changed_is_written_again(label: str) -> None:
+    """By its labels a child is found, and told from those of other revisions and services."""
+    manifest, live = applied()
+    live["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"]["f:labels"].pop(f"f:{label}")
+    assert ownership.drift(manifest, live, OPERATOR) == (ownership.LOST, f"metadata.labels.{label}")
+
+
+def add_label(live: Document) -> None:
+    live["metadata"]["labels"]["team"] = "a"
 
 
 def add_sidecar(live: Document) -> None:
@@ -88,7 +101,9 @@ def add_defaults(live: Document) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [add_sidecar, add_volume, add_env, rewrite_image, append_argument, add_defaults], ids=lambda f: f.__name__
+    "change",
+    [add_label, add_sidecar, add_volume, add_env, rewrite_image, append_argument, add_defaults],
+    ids=lambda f: f.__name__,
 )
 def test_additions_and_rewritten_values_of_our_own_fields_are_left_alone(change: Any) -> None:
     manifest, live = applied()

@@ -23,13 +23,15 @@ ITEM, VALUE, FIELD = "k:", "v:", "f:"
 def drift(desired: Mapping[str, Any], live: Mapping[str, Any], manager: str) -> tuple[str, str]:
     """Why the live object has to be applied: (kind, field); ("", "") when it has not.
 
-    `CHANGED`: it was last applied from something else. `LOST`: somebody else has changed a field that is ours.
+    `CHANGED`: it was last applied from something else. `LOST`: somebody else has changed a field that is ours. Owners are not compared:
+    the API server takes them away where a service is deleted without its children.
     """
     applied = (live["metadata"].get("annotations") or {}).get(APPLIED_ANNOTATION)
     if applied != desired["metadata"]["annotations"][APPLIED_ANNOTATION]:
         return CHANGED, ""
     fields = our_fields(live, manager)
-    ours = {"metadata": {"annotations": desired["metadata"]["annotations"]}, "spec": desired["spec"]}
+    named = {name: desired["metadata"].get(name) for name in ("annotations", "labels")}
+    ours = {"metadata": named, "spec": desired["spec"]}
     if fields is None:  # an API server without a record of who wrote what
         path = rewritten(desired["spec"], live.get("spec") or {}, "spec")
     else:
