@@ -37,7 +37,7 @@ from pagefleet_operator.domain.status.observation import (
 from pagefleet_operator.domain.status.records.slo import SLORecord
 from pagefleet_operator.domain.status.status import Phase, Status
 from pagefleet_operator.kube import gateway_api, group_members, leader_worker_sets, paths, readings
-from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.client import FAILURES, Api, Document
 from pagefleet_operator.kube.gateway_api import GatewayApis, RouteObjects
 from pagefleet_operator.kube.leader_worker_sets import Groups
 from pagefleet_operator.kube.records.reading import Records, announced
@@ -238,8 +238,9 @@ class Gatherer:
     async def _read_gateway_api(self, namespace: str, name: str, version: str) -> GatewayApiReading | None:
         try:
             return await self._gateway_apis.read(namespace, name, version)
-        except ApiError as error:  # only these kinds are concerned: the rest of the decision goes on
-            log.warning("%s/%s: the Gateway API's kinds cannot be read: %s", namespace, name, error)
+        except FAILURES as error:  # only these kinds are concerned: the rest of the decision goes on
+            cause = error or type(error).__name__
+            log.warning("%s/%s: the Gateway API's kinds cannot be read: %s", namespace, name, cause)
             return None
 
     async def _slices(

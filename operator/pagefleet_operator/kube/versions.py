@@ -1,6 +1,6 @@
 """What the API server can do: PodDisruptionBudgets are in policy/v1 from Kubernetes 1.21 on, and let pods that are not ready be
-evicted from 1.27 on. LeaderWorkerSets exist where
-somebody has installed them, and newer fields of pods are stored by newer servers only."""
+evicted from 1.27 on. LeaderWorkerSets exist where somebody has installed them, and newer fields of pods are stored by newer
+servers only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pagefleet_operator.domain.manifests import disruption_budget, pod_fields
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, VERSION
 from pagefleet_operator.kube import paths
-from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.client import FAILURES, Api, ApiError, Document
 from pagefleet_operator.kube.paths import KINDS
 
 SECONDS = 30.0
@@ -28,6 +28,7 @@ class Versions:
         self._served: dict[str, str] = {}
         self._groups, self._asked = False, float("-inf")
         self._stored: dict[str, tuple[bool, float]] = {}
+        self._failed: dict[tuple[str, str], float] = {}  # when a dry run in a namespace was not answered
 
     async def of(self, kind: str) -> str:
         """The version under which this API server reads and writes `kind`."""
@@ -71,17 +72,20 @@ class Versions:
         return adapted if known else disruption_budget.without_policy(adapted)
 
     async def _stores(self, field: str, example: Document, *, otherwise: bool) -> bool:
-        """Whether the API server stores the field of the example; `otherwise` where it refuses the example."""
-        stored, asked = self._stored.get(field, (False, float("-inf")))
-        if time.monotonic() - asked > (STORED_SECONDS if stored else SECONDS):
-            try:
-                stored = await self._dry_run(example)
-            except ApiError as error:
-                log.warning("whether the API server stores %s cannot be read: %s", field, error)
-                if not otherwise:  # every service asks for it
-                    self._stored[field] = False, time.monotonic()
-                return otherwise
-            self._stored[field] = stored, time.monotonic()
+        """Whether the API server stores the field of the example; while it does not say, what it said last, else `otherwise`."""
+        stored, asked = self._stored.get(field, (otherwise, float("-inf")))
+        place = field, example["metadata"]["namespace"]
+        failed = time.monotonic() - self._failed.get(place, float("-inf")) <= SECONDS
+        if failed or time.monotonic() - asked <= (STORED_SECONDS if stored else SECONDS):
+            return stored
+        try:
+            stored = await self._dry_run(example)
+        except FAILURES as error:
+            log.warning("whether the API server stores %s cannot be read: %s", field, error or type(error).__name__)
+            if not otherwise or not isinstance(error, ApiError):  # every service asks for it, or it takes long
+                self._failed[place] = time.monotonic()
+            return stored
+        self._stored[field] = stored, time.monotonic()
         return stored
 
     async def _dry_run(self, sent: Document) -> bool:

@@ -15,6 +15,14 @@ from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import GatewayApis, RouteObjects
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
+from pagefleet_operator.metrics.engine_readings import EngineReadings
+from pagefleet_operator.metrics.engine_windows import EngineWindows
+from pagefleet_operator.metrics.fetching import measuring_session
+from pagefleet_operator.metrics.gateway_windows import GatewayWindows
+from pagefleet_operator.metrics.prometheus_client import Prometheus
+from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
+from pagefleet_operator.metrics.promql_gates import PrometheusGates
+from pagefleet_operator.observe import Gatherer, Sources
 
 ESTABLISHED = {"conditions": [{"type": "Established", "status": "True"}]}
 
@@ -169,3 +177,32 @@ async def test_a_route_that_has_moved_on_is_read_again_before_it_is_written() ->
         await applier._route({}, route(90))
     assert refused.value.status == CONFLICT and api.route["spec"] == {"weight": 100}
     assert await applier._route({}, route(90)) and api.route["spec"] == {"weight": 90}
+
+
+class Hanging(Api):
+    """An API server whose conversion webhook of HTTPRoutes hangs, and which lists no gateways."""
+
+    async def get(self, path: str, **query: str) -> Document:
+        return {"items": []}
+
+    async def find(self, path: str) -> Document | None:
+        raise TimeoutError
+
+
+async def test_a_gateway_api_that_is_not_answered_leaves_the_other_parts_of_a_decision() -> None:
+    """No alert rolled such a service back: each decision about it failed."""
+    metadata = {"namespace": "ns", "name": "chat", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    spec = {"model": {"source": "hf://a/b"}, "traffic": {"provider": "GatewayAPI"}}
+    async with measuring_session() as session:
+        api, prometheus = Hanging(None), Prometheus(session, "")
+        sources = Sources(
+            engines=EngineReadings(session),
+            windows=GatewayWindows(session),
+            engine_windows=EngineWindows(session),
+            prometheus_windows=PrometheusWindows(prometheus),
+            gates=PrometheusGates(prometheus),
+            image="operator",
+        )
+        gatherer = Gatherer(api, Versions(api), Store(), sources, "system")
+        observation = await gatherer.observe({"metadata": metadata, "spec": spec})
+    assert observation.gateway_api is None and observation.spec == spec
