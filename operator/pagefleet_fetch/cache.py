@@ -17,7 +17,7 @@ from pathlib import Path
 from pagefleet_fetch.files import CACHE, Fault, Model
 from pagefleet_fetch.transfer import on_disk
 
-COMPLETE, PLANNED = ".complete.json", ".planned.json"
+COMPLETE, PLANNED, LEAVING = ".complete.json", ".planned.json", ".leaving.json"
 LOCKS = ".locks"
 LOCK_SECONDS = 1.0  # between tries to take a lock
 ROOM = 64 << 20  # bytes that stay free on the volume
@@ -113,9 +113,8 @@ class Cache:
             first = chosen[0].folder
             with self._lock_now(str(first.parent.relative_to(self.root))) as free:
                 # Another version of the model that is fetched now has this process's own lock.
-                if free or first.parent == folder.parent:
+                if (free or first.parent == folder.parent) and _unmarked(chosen[0]):
                     log.info("%s gives way: it was not used for longest", first.relative_to(self.root))
-                    (first / COMPLETE).unlink(missing_ok=True)
                     shutil.rmtree(first)
                 else:
                     busy.add(first)
@@ -151,7 +150,7 @@ class Cache:
             partial.replace(mark)
 
     def use(self, folder: Path) -> Path:
-        """The version is used now, and gives way to no other one of this process."""
+        """The version is used now, and gives way to no other one of this process. Raises FileNotFoundError where it has just given way."""
         touch(folder)
         self._own.add(folder)
         return folder
@@ -171,6 +170,20 @@ class Cache:
         partial = folder / f"{COMPLETE}.new"
         partial.write_text(json.dumps({"source": uri, "version": model.version, "bytes": model.size}))
         partial.replace(folder / COMPLETE)
+
+
+def _unmarked(kept: Kept) -> bool:
+    """Take the mark of a complete version away. False where a pod has started with it since it was looked at: who starts with a version
+    touches its mark, and finds none from now on."""
+    mark, leaving = kept.folder / COMPLETE, kept.folder / LEAVING
+    try:
+        mark.rename(leaving)
+    except FileNotFoundError:  # it was never complete
+        return True
+    if leaving.stat().st_mtime != kept.used:
+        leaving.rename(mark)
+        return False
+    return True
 
 
 def touch(folder: Path) -> None:

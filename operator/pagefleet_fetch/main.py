@@ -126,7 +126,8 @@ def source_of(uri: str, secrets: Path | None) -> Source:
 def fetched(source: Source, uri: str, models: Cache, meter: progress.Meter, size: int | None) -> Path:
     """The folder of the model, fetched where it is not there, within a cache of `size` bytes. Raises Fault, Interrupted or OSError."""
     if source.pinned and models.complete(folder := models.folder(source.folder, source.pinned)):
-        return models.use(folder)
+        with suppress(FileNotFoundError):  # it gives way to another pod's model at this moment
+            return models.use(folder)
     try:
         model = source.model()
     except Interrupted as error:

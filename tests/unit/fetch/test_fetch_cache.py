@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -193,3 +194,55 @@ def test_while_the_hub_is_silent_a_revision_is_never_replaced_by_another_one(mod
         fetched(Told("a", 10, "", False), "hf://a@v2", models, Meter(), None)
     assert fetched(Told("a", 10, "1" * 40), "hf://a@main", models, Meter(), None) == folder
     assert fetched(Told("a", 10, "", False), "hf://a@main", models, Meter(), None) == folder
+
+
+class Raced(Cache):
+    """A cache in which a pod starts with a model just after another pod has looked which models give way."""
+
+    starting: Path | None = None
+    looks = 0
+
+    def kept(self) -> list[Kept]:
+        found = super().kept()
+        if self.starting is not None:
+            self.looks += 1
+            if self.looks == 2:  # the first one adds up the models of the pod itself
+                cache.touch(self.starting)
+        return found
+
+
+def test_a_model_that_a_pod_starts_with_meanwhile_stays(tmp_path: Path) -> None:
+    """The pod's engine found no model, again and again, until somebody deleted the pod: a version that a source names by its commit is used
+    without the model's lock, which another pod may hold for hours."""
+    models = Raced(tmp_path)
+    first = bring(models, "a", 40, None, 1)
+    bring(models, "b", 40, None, 2)
+    models.starting = first
+    bring(models, "c", 40, 100, 3)
+    assert there(models) == ["a/v1", "c/v1"]
+
+
+class Pinned(Told):
+    """A source that names its version."""
+
+    pinned = "v1"
+
+
+class Leaving(Cache):
+    """A cache whose version is complete when it is looked for, and gone when it is used."""
+
+    left = False
+
+    def complete(self, folder: Path) -> bool:
+        found = super().complete(folder)
+        if found and not self.left:
+            self.left = True
+            shutil.rmtree(folder)
+        return found
+
+
+def test_a_model_that_gives_way_at_a_start_is_fetched_again(tmp_path: Path) -> None:
+    models = Leaving(tmp_path)
+    folder = bring(models, "a", 10, None, 1)
+    assert fetched(Pinned("a", 10, "v1"), "hf://a", models, Meter(), None) == folder
+    assert (folder / "m.safetensors").stat().st_size == 10
