@@ -18,7 +18,7 @@ from pagefleet_contract.names import AWAKE_GATE, ENGINE_PORT, SLEEP_LEVEL, SLEEP
 from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.domain.status.plan import SpareOrder
 from pagefleet_operator.kube import paths
-from pagefleet_operator.kube.client import Api, ApiError, Fence
+from pagefleet_operator.kube.client import FAILURES, Api, Fence
 from pagefleet_operator.kube.store import ServiceKey, Store
 
 ENGINE_SECONDS = 120.0  # waking loads weights back from where sleep has put them
@@ -44,7 +44,7 @@ class SpareOrders:
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def carry_out(self, key: ServiceKey, orders: Iterable[SpareOrder]) -> None:
-        """Write the readiness gates, and ask engines in the background. Raises aiohttp.ClientError."""
+        """Write the readiness gates, and ask engines in the background."""
         for order in orders:
             self._may_write()
             if order.opened is not None:
@@ -67,8 +67,8 @@ class SpareOrders:
         path = f"{paths.named('v1', 'Pod', namespace, pod)}/status"
         try:
             self._store.upsert("Pod", await self._api.merge_lists(path, {"status": {"conditions": [condition]}}))
-        except ApiError as error:  # the pod is gone or terminating: the next decision observes what is there
-            log.warning("spare %s keeps its readiness gate: %s", pod, error)
+        except FAILURES as error:  # the pod is gone or terminating: the next decision observes what is there
+            log.warning("spare %s keeps its readiness gate: %s", pod, error or type(error).__name__)
 
     async def _ask(self, key: ServiceKey, address: str, path: str) -> None:
         try:

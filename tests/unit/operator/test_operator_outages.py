@@ -23,10 +23,11 @@ from support.virtual.cluster import Cluster, started
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_operator.controller import Reconciler
 from pagefleet_operator.domain.status.observation import Observation
-from pagefleet_operator.domain.status.plan import Event
+from pagefleet_operator.domain.status.plan import Event, SpareOrder
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import RouteObjects
+from pagefleet_operator.kube.spares import SpareOrders
 from pagefleet_operator.kube.store import ServiceKey, Store
 from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.metrics.engine_readings import EngineReadings
@@ -328,3 +329,19 @@ async def test_a_relabelled_workload_is_repaired_and_not_deleted_as_another_revi
         revision = "other"
     await applier.apply(service, replace(plan, delete=(revision,)))
     assert api.deleted == []
+
+
+class NoGates(Api):
+    """An API server that answers no write of a pod's status."""
+
+    async def merge_lists(self, path: str, body: Mapping[str, Any]) -> Document:
+        raise TimeoutError
+
+
+async def test_a_readiness_gate_that_nobody_writes_keeps_no_other_spare_asleep() -> None:
+    async with measuring_session() as session:
+        spares = SpareOrders(NoGates(None), Store(), session, lambda: 60.0, lambda _: None)
+        orders = [SpareOrder("spare-1", "", True, None), SpareOrder("spare-2", "127.0.0.1", None, False)]
+        await spares.carry_out(("ns", "chat"), orders)
+        assert list(spares._asking) == ["127.0.0.1"]
+        await asyncio.gather(*spares._asking.values())
