@@ -14,7 +14,7 @@ import pytest
 from gguf import GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.engine.files import SMOLLM2
+from support.engine.files import SMOLLM2, small_llama
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaTokenizer, PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import _compile_jinja_template, render_jinja_template
@@ -200,6 +200,17 @@ def test_a_damaged_tokenizer_file_is_refused(tmp_path: Path) -> None:
             (tmp_path / "tokenizer.json").unlink()
         with pytest.raises(ModelError, match=message):
             tokenizer.load(source.resolve(f"file://{tmp_path}"))
+
+
+def test_a_file_saved_while_training_cuts_no_prompt_and_fills_none_up(tmp_path: Path) -> None:
+    small_llama(tmp_path)
+    fast = trained(tokenizer_gguf.QWEN2)
+    tokens = fast.encode(CORPUS[0], add_special_tokens=False).ids
+    fast.enable_truncation(4)
+    fast.enable_padding(length=4096, pad_id=0, pad_token="<|begin|>")
+    fast.save(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.load(source.resolve(f"file://{tmp_path}")).encode(CORPUS[0]) == tokens
+    assert len(tokens) > 4
 
 
 def test_long_texts_let_other_threads_run() -> None:

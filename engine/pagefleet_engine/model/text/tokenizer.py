@@ -134,7 +134,10 @@ def _fast(path: Path, settings: Mapping[str, Any]) -> Fast:
     if path.name == "tekken.json":
         return tekken.build(path)
     if path.name == "tokenizer.json":
-        return Fast.from_file(str(path))
+        fast: Fast = Fast.from_file(str(path))
+        fast.no_truncation()  # training tools save theirs; a prompt is whole, or refused
+        fast.no_padding()
+        return fast
     pieces = sentence_piece.read(path)
     fast = sentence_piece.build(pieces.tokens, pieces.scores, pieces.types, pieces.unknown, pieces.prefix)
     sentence_piece.add_named(fast, pieces.tokens, pieces.types)
