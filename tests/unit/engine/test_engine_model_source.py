@@ -71,6 +71,15 @@ def test_config_json_is_read(tmp_path: Path) -> None:
     assert config == ModelConfig("llama", 100, 32, 64, 2, 4, 2, 8, 10000.0, 1e-5, 128, False, (2,))
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
     assert from_json(tmp_path).eos_token_ids == (2, 3)
+    settings, added = tmp_path / "tokenizer_config.json", tmp_path / "tokenizer.json"
+    settings.write_text('{"eos_token": "<end>", "added_tokens_decoder": {"7": {"content": "<end>"}}}')
+    assert from_json(tmp_path).eos_token_ids == (2, 3, 7)
+    settings.write_text('{"eos_token": {"content": "<end>"}}')
+    assert from_json(tmp_path).eos_token_ids == (2, 3)
+    added.write_text('{"added_tokens": [{"id": 3, "content": "<pad>"}, {"id": 5, "content": "<end>"}]}')
+    assert from_json(tmp_path).eos_token_ids == (2, 3, 5)
+    added.write_text('{"added_tokens": [{"id": 500000, "content": "<end>"}]}')  # the model has no such logit
+    assert from_json(tmp_path).eos_token_ids == (2, 3)
 
 
 @pytest.mark.parametrize(

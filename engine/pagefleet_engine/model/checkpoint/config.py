@@ -10,7 +10,7 @@ from typing import Any
 
 from pagefleet_engine.model.checkpoint import quantization, rope_scaling
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
-from pagefleet_engine.model.checkpoint.source import generation_config
+from pagefleet_engine.model.checkpoint.source import generation_config, read_json
 from pagefleet_engine.model.families import registry
 from pagefleet_engine.model.families.family import LLAMA, Family, NotSupported, Options, slides
 
@@ -229,8 +229,26 @@ def _sliding(family: Family, document: Mapping[str, Any], layers: int) -> tuple[
 
 
 def eos_token_ids(folder: Path, document: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the tokens that end an answer, of generation_config.json or else of config.json's `document`."""
+    """Return the tokens that end an answer: of generation_config.json or else of config.json's `document`, and the tokenizer's own,
+    as in vLLM: models that were trained further for conversations often name theirs there only."""
     value = generation_config(folder).get("eos_token_id", document.get("eos_token_id"))
-    if value is None:
-        return ()
-    return tuple(int(token) for token in value) if isinstance(value, list) else (int(value),)
+    tokens = [] if value is None else value if isinstance(value, list) else [value]
+    own = _tokenizer_eos(folder)
+    if own is not None and own < int(document.get("vocab_size") or 0):
+        tokens = [*tokens, own]
+    return tuple(dict.fromkeys(int(token) for token in tokens))
+
+
+def _tokenizer_eos(folder: Path) -> int | None:
+    """The number of tokenizer_config.json's `eos_token`, None where the files do not tell."""
+    settings = read_json(folder / "tokenizer_config.json")
+    name = settings.get("eos_token") if isinstance(settings, dict) else None
+    name = name.get("content") if isinstance(name, dict) else name
+    if not isinstance(name, str):
+        return None
+    numbered = settings.get("added_tokens_decoder") or {}
+    found = next((index for index, entry in numbered.items() if entry.get("content") == name), None)
+    if found is None:  # as transformers 5 saves it
+        added = (read_json(folder / "tokenizer.json") or {}).get("added_tokens") or []
+        found = next((entry.get("id") for entry in added if entry.get("content") == name), None)
+    return None if found is None else int(found)
