@@ -19,6 +19,13 @@ from pagefleet_kernels.cpu.layout import floats
 
 LAYER = "model.layers.0.mlp.up_proj"
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+QUIP = {
+    "quant_method": "compressed-tensors", "format": "pack-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "strategy": "channel"}}},
+    "transform_config": {"config_groups": {"v": {"type": "hadamard", "apply": [
+        {"targets": ["Linear"], "location": "weight_input", "inverse": True}, {"targets": ["Linear"], "location": "input"},
+    ]}}},
+}  # fmt: skip
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # AutoAWQ's packing: nibble i of a word holds its column ORDER[i]
 
@@ -119,6 +126,7 @@ def test_an_fp8_layer_reads_as_its_floats(name: str, shape: tuple[int, ...], blo
         ({**AWQ, "zero_point": False}, "quantization_config.zero_point False"),
         ({**AWQ, "group_size": 0}, "quantization_config.group_size 0"),
         ({**AWQ, "group_size": 48}, "scales .* are not those of 2 groups"),
+        (QUIP, "quantization_config.transform_config.location 'input' is not supported"),
         ({**FP8, "activation_scheme": "static"}, "quantization_config.activation_scheme 'static'"),
         ({**FP8, "weight_block_size": [0, 1]}, "quantization_config.weight_block_size"),
     ],

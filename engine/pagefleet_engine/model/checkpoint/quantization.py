@@ -82,6 +82,10 @@ def _compressed(document: Mapping[str, Any]) -> Stored:
     groups: Mapping[str, Mapping[str, Any]] = document.get("config_groups") or {}
     if document.get("sparsity_config") and document["sparsity_config"].get("format") not in (None, "dense"):
         raise _refused("sparsity_config.format", document["sparsity_config"]["format"], "dense")
+    for group in ((document.get("transform_config") or {}).get("config_groups") or {}).values():
+        for entry in group.get("apply") or ():
+            if not str(entry.get("location")).startswith("weight_"):  # a rotation that is not part of the weights
+                raise _refused("transform_config.location", entry.get("location"), "weight_input, weight_output")
     found = {_scheme(group, str(group.get("format") or document.get("format"))) for group in groups.values()}
     if len(found) != 1:
         raise ModelError(
