@@ -81,6 +81,33 @@ def test_a_config_without_rope_settings_means_the_familys(family: str, tmp_path:
     assert from_json(tmp_path).rope_theta == AutoConfig.from_pretrained(tmp_path).rope_parameters["rope_theta"]
 
 
+@pytest.mark.parametrize("family", ["qwen2, sliding", "qwen2_moe, sliding", "qwen3_moe, sliding", "gemma2"])
+def test_a_config_without_layer_types_means_the_familys(family: str, tmp_path: Path) -> None:
+    FAMILIES[family].save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    document = json.loads(path.read_text())
+    document.pop("layer_types", None)
+    path.write_text(json.dumps(document))
+    theirs, ours = AutoConfig.from_pretrained(tmp_path), from_json(tmp_path)
+    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 3
+    assert [ours.window(layer) for layer in range(3)] == [16 if "sliding" in kind else None for kind in kinds]
+
+
+def test_qwen3_s_models_of_experts_without_head_dim_divide_the_hidden_size(tmp_path: Path) -> None:
+    FAMILIES["qwen3_moe"].save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "head_dim": None}))
+    assert from_json(tmp_path).head_dim == 16
+
+
+def test_a_matrix_with_fewer_heads_than_config_json_says_is_named(tmp_path: Path) -> None:
+    random_model(FAMILIES["glm"]).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_key_value_heads": 4}))
+    with pytest.raises(ModelError, match=r"k_proj.weight cannot be read"):
+        load(source.resolve(f"file://{tmp_path}"))[1].take("model.layers.0.self_attn.k_proj.weight", 128, 64)
+
+
 @pytest.mark.parametrize("family", ["llama, llama3, untied, biases", "mistral", "qwen2", "qwen3, yarn"])
 def test_safetensors_hold_every_tensor_of_a_family(family: str, tmp_path: Path) -> None:
     model = random_model(FAMILIES[family])

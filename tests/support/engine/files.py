@@ -92,6 +92,10 @@ FAMILIES: dict[str, PreTrainedConfig] = {
         **SIZES, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=48, shared_expert_intermediate_size=80,
         mlp_only_layers=[1],
     ),
+    "qwen2_moe, sliding": Qwen2MoeConfig(
+        **SIZES, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=48, shared_expert_intermediate_size=80,
+        use_sliding_window=True, sliding_window=16, max_window_layers=2,
+    ),
     "qwen3_moe": Qwen3MoeConfig(
         **SIZES, head_dim=32, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=48, norm_topk_prob=True,
         decoder_sparse_step=2,

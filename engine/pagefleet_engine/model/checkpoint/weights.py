@@ -130,7 +130,7 @@ class Weights:
     def _guarded(self, name: str, read: Callable[[], T]) -> T:
         try:
             return read()
-        except (SafetensorError, NotImplementedError, ValueError, OSError) as error:
+        except (SafetensorError, NotImplementedError, IndexError, ValueError, OSError) as error:
             raise ModelError(SOURCE, f"{self._where}: tensor {name} cannot be read: {error}") from error
 
 

@@ -40,5 +40,12 @@ def _sparse_options(document: Document) -> Options:
     )  # fmt: skip
 
 
-SPARSE = Family("qwen2_moe", attention_bias=True, sliding=sliding, options=_sparse_options)
+def _sparse_sliding(document: Document, layers: int) -> Sliding:
+    """Of these models every second one of the first `max_window_layers` layers slides, unless `layer_types` names others."""
+    first = int(document.get("max_window_layers", MAX_WINDOW_LAYERS))
+    types = ["sliding_attention" if index % 2 == 0 and index < first else "full_attention" for index in range(layers)]
+    return sliding({**document, "layer_types": document.get("layer_types") or types}, layers)
+
+
+SPARSE = Family("qwen2_moe", attention_bias=True, sliding=_sparse_sliding, options=_sparse_options)
 FAMILY = Family("qwen2", gguf="qwen2", attention_bias=True, sliding=sliding)

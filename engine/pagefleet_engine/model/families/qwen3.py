@@ -6,7 +6,7 @@ from __future__ import annotations
 from pagefleet_engine.model.families import qwen2
 from pagefleet_engine.model.families.family import Document, Experts, Family, Options, Sliding, experts_count
 
-HEAD_DIM = 128  # transformers' default for a config.json without the entry
+HEAD_DIM = 128  # transformers' default for a config.json without the entry, but not for the models of experts
 
 
 def _sparse_options(document: Document) -> Options:
@@ -23,5 +23,5 @@ def _sparse_sliding(document: Document, layers: int) -> Sliding:
     return qwen2.sliding({**document, "max_window_layers": 0}, layers)
 
 
-SPARSE = Family("qwen3_moe", head_dim=HEAD_DIM, qk_norm=True, sliding=_sparse_sliding, options=_sparse_options)
+SPARSE = Family("qwen3_moe", qk_norm=True, sliding=_sparse_sliding, options=_sparse_options)
 FAMILY = Family("qwen3", gguf="qwen3", head_dim=HEAD_DIM, qk_norm=True, sliding=qwen2.sliding)
