@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from support.engine.files import SMOLLM2, small_llama
+from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer
 
 from pagefleet_engine.model.checkpoint import source
@@ -58,6 +59,20 @@ def test_an_untied_model_without_its_output_matrix_is_refused(tmp_path: Path) ->
         build(tmp_path)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_of_embeddings_may_be_saved_without_its_output(tied: bool, tmp_path: Path) -> None:
+    """As Qwen3-Embedding is: its tensors have no prefix, and the largest is said to be untied."""
+    small_llama(tmp_path)
+    expected, file = build(tmp_path), tmp_path / "model.safetensors"
+    save_file({name.removeprefix("model."): tensor for name, tensor in load_file(file).items()}, file)
+    document = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**document, "tie_word_embeddings": tied}))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text('{"pooling_mode_lasttoken": true}')
+    states = torch.randn(2, 96)
+    assert torch.equal(build(tmp_path).logits(states), expected.logits(states))
+
+
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     small_llama(tmp_path)
     file = tmp_path / "model.safetensors"
@@ -90,6 +105,21 @@ def test_a_second_copy_in_another_layout_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").rename(tmp_path / "a.safetensors")
     save_file({"layers.0.attention.wq.weight": torch.ones(2)}, tmp_path / "consolidated.safetensors")
     build(tmp_path)
+
+
+def test_special_tokens_that_stand_apart_are_the_template_s(tmp_path: Path) -> None:
+    small_llama(tmp_path)
+    fast = Tokenizer(models.BPE({"a": 0}, []))
+    fast.add_special_tokens(["<begin>", "<end>"])
+    fast.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{{ bos_token }}a{{ eos_token }}"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokens = {"bos_token": "<begin>", "eos_token": {"content": "<end>"}}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(tokens))
+    ours, theirs = tokenizer.load(source.resolve(f"file://{tmp_path}")), AutoTokenizer.from_pretrained(tmp_path)
+    message = [{"role": "user", "content": "a"}]
+    assert ours.chat.render(message) == "<begin>a<end>" == theirs.apply_chat_template(message, tokenize=False)
+    assert theirs.eos_token_id in ours.eos_token_ids
 
 
 def test_the_gguf_tokenizer_equals_transformers(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pagefleet_engine.model.checkpoint import quantization, rope_scaling
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
-from pagefleet_engine.model.checkpoint.source import generation_config, read_json
+from pagefleet_engine.model.checkpoint.source import generation_config, read_json, tokenizer_settings
 from pagefleet_engine.model.families import registry
 from pagefleet_engine.model.families.family import LLAMA, Family, NotSupported, Options, slides
 
@@ -240,9 +240,9 @@ def eos_token_ids(folder: Path, document: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _tokenizer_eos(folder: Path) -> int | None:
-    """The number of tokenizer_config.json's `eos_token`, None where the files do not tell."""
-    settings = read_json(folder / "tokenizer_config.json")
-    name = settings.get("eos_token") if isinstance(settings, dict) else None
+    """The number of the tokenizer's `eos_token`, None where the files do not tell."""
+    settings = tokenizer_settings(folder)
+    name = settings.get("eos_token")
     name = name.get("content") if isinstance(name, dict) else name
     if not isinstance(name, str):
         return None

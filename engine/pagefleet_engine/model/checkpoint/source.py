@@ -66,6 +66,16 @@ def generation_config(folder: Path) -> dict[str, Any]:
     return document or {}
 
 
+def tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """Return tokenizer_config.json's entries. Older tools name the special tokens in special_tokens_map.json, which goes before, as
+    in transformers. Raises ModelError."""
+    settings, apart = (read_json(folder / name) for name in ("tokenizer_config.json", "special_tokens_map.json"))
+    settings = settings if isinstance(settings, dict) else {}
+    if not isinstance(apart, dict) or "added_tokens_decoder" in settings:
+        return settings
+    return {**settings, **apart}
+
+
 def _in_package(uri: str, rest: str) -> Path:
     package, separator, name = rest.partition("/")
     if not separator or not name or ".." in Path(name).parts:

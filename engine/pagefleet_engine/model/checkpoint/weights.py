@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 # Some files have tables beside the weights that the config states as well.
 TABLES = ("rotary_emb.inv_freq", "rope_freqs.weight")
 MATRICES, EMBEDDING = ("_proj.weight", "_proj"), "model.embed_tokens.weight"
+EMBEDS = "1_Pooling/config.json"  # sentence-transformers' file of models of embeddings
 T = TypeVar("T")
 CODED = (Method.AWQ, Method.GPTQ, Method.PACKED, Method.INT8)
 
@@ -168,7 +169,9 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
 
 
 def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
-    config, files = from_json(source.path), shards.readers(source.path)
+    config, files = from_json(source.path), _causal(shards.readers(source.path))
+    if not config.tied and "lm_head.weight" not in files and (source.path / EMBEDS).is_file():
+        config = replace(config, tied=True)  # a model of embeddings has no output to be used
     family = registry.family(config.kind)
     stored_as, unused = {family.tensor(name): reader for name, reader in files.items()}, set[str]()
     packed: dict[str, Callable[[], dequantise.Packed]] = {}
@@ -204,6 +207,13 @@ def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
         sizes |= {**dict.fromkeys(parts, 2 if stored.method is Method.MXFP4 else 4), **_coded_bytes(stored, whole)}
     element_bytes = _most(sizes, config, sizes.get(EMBEDDING, 4))
     return config, Weights(tensors, source.path.name, layers, coded, element_bytes, method)
+
+
+def _causal(files: Mapping[str, Reader]) -> dict[str, Reader]:
+    """The tensors under a causal model's names, where a model without an output was saved (Qwen3-Embedding)."""
+    if EMBEDDING in files or EMBEDDING.removeprefix("model.") not in files:
+        return dict(files)
+    return {name if name.startswith("lm_head.") else f"model.{name}": read for name, read in files.items()}
 
 
 def _most(sizes: Mapping[str, float], config: ModelConfig, embedding: float) -> ElementBytes:

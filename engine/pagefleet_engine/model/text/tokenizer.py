@@ -17,7 +17,7 @@ from pagefleet_engine.model.checkpoint import config as configs
 from pagefleet_engine.model.checkpoint import gguf_config
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF
-from pagefleet_engine.model.checkpoint.source import Format, ModelSource
+from pagefleet_engine.model.checkpoint.source import Format, ModelSource, tokenizer_settings
 from pagefleet_engine.model.text import sentence_piece, tekken, tokenizer_gguf
 from pagefleet_engine.model.text.byte_level import byte_values
 from pagefleet_engine.model.text.chat import MAX_TEMPLATE_CHARACTERS, ChatTemplates
@@ -115,7 +115,7 @@ def _read_template(path: Path) -> str:
 
 
 def _from_folder(folder: Path, override: str | None) -> Tokenizer:
-    settings = _json(folder / "tokenizer_config.json")
+    settings = tokenizer_settings(folder)
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
     special = {name: _text(settings[name]) for name in names if settings.get(name) is not None}
     templates = {"default": override} if override is not None else _templates(folder, settings)
