@@ -86,6 +86,7 @@ def test_config_json_is_read(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"model_type": "mamba"}, "'mamba' is not supported; supported: llama"),
+        ({"is_causal": False}, "is_causal False is not supported; supported: True"),
         (
             {"model_type": "gemma3", "vision_config": {"a": 1}},
             r"'gemma3' is not supported \(it is multimodal\); supported: llama",

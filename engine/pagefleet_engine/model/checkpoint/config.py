@@ -148,6 +148,7 @@ def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
         raise ModelError(SOURCE, f"config.json: {error}") from error
     rope: dict[str, Any] = document.get("rope_scaling") or document.get("rope_parameters") or {}
     _check(document, "hidden_act", family.hidden_act)
+    _check(document, "is_causal", True)  # models of embeddings may attend in both directions
     if options.rotary_fraction == 1:
         _check(document, "partial_rotary_factor", 1.0)
         _check(rope, "partial_rotary_factor", 1.0)
