@@ -27,7 +27,7 @@ class Service:
         self.spec |= spec
         self.status, self.now = Status(), NOW
         self.load: ServiceLoad | None = ServiceLoad(2.0, arrivals=(0.0,) * 360)
-        self.waiting, self.refused, self.load_error = 0, "", ""
+        self.running, self.waiting, self.refused, self.load_error = 0, 0, "", ""
         self.plan: Plan | None = None
         self.gateway_api: GatewayApiReading | None = None
         self.history: dict[str, tuple[Sample, ...]] = {}
@@ -38,7 +38,7 @@ class Service:
             pods = tuple(
                 PodReading(
                     f"{record.hash}-{i}", True, False, self.now - 60, self.now - 50, load_age=1.0,
-                    load=EngineLoad(0, self.waiting, kv_pages_total=100, kv_pages_free=100, tokens=0.0),
+                    load=EngineLoad(self.running, self.waiting, kv_pages_total=100, kv_pages_free=100, tokens=0.0),
                 )
                 for i in range(record.desired)
             )  # fmt: skip

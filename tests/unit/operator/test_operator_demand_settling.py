@@ -27,9 +27,12 @@ def test_a_new_replica_explains_late_first_tokens(joined: float, late: bool) -> 
     history = tuple(entry(time, 8 if time >= now - joined else 7) for time in reversed(times))
     totals = Totals(entry(now, 8), slots=128, history=history)
     load = ServiceLoad(age=2.0, arrivals=(10.0,) * 90, ttft=3.0)
-    need = demand(totals, load, Scaling(min=1, max=20, target=Targets(ttft=2.0)), 60.0, 60.0, 900.0)
-    assert (need.steady > 8) is late
-    assert (need.first_token is not None) is late, "and what it does not tell of holds no replica"
+    scaling = Scaling(min=1, max=20, target=Targets(ttft=2.0))
+    need = demand(totals, load, scaling, 60.0, 60.0, 900.0)
+    assert (need.steady > 8) is late and need.late
+    early = demand(totals, replace(load, ttft=0.5), scaling, 60.0, 60.0, 900.0)
+    assert early.late is not late, "nothing goes before first tokens tell of the new replica"
+    assert not demand(totals, load, Scaling(min=1, max=20), 60.0, 60.0, 900.0).late
 
 
 def load_of(before: float, now: float, steps: int = 2) -> ServiceLoad:

@@ -18,9 +18,9 @@ import math
 from dataclasses import dataclass
 
 from pagefleet_operator.domain.base.frozen import replace
-from pagefleet_operator.domain.scaling import policies
+from pagefleet_operator.domain.scaling import first_tokens, policies
 from pagefleet_operator.domain.scaling.blind import estimated
-from pagefleet_operator.domain.scaling.demand import Demand, demand, unread
+from pagefleet_operator.domain.scaling.demand import Demand, demand, first_token_of, unread
 from pagefleet_operator.domain.scaling.inflow import STALE_LOAD
 from pagefleet_operator.domain.scaling.load import Totals, totals
 from pagefleet_operator.domain.scaling.policies import bounded
@@ -36,9 +36,9 @@ MARGIN = 1.25  # above the highest need: noise of +-10 % has a factor of 1.1 / 0
 LEAST_SPARE = 0.5  # replicas: a few are wrong by so much when they are rounded, whatever the trend is
 CALM_WINDOW_SECONDS, MAX_CALM_WINDOW_SECONDS = 900.0, 1700.0
 CLOSE = 0.02  # of a replica: a smaller lack does not justify another one
-NEARLY_LATE = 0.8  # of target.ttft: above it nothing shrinks
 IDLE_STORED_SECONDS = 60.0
 AT_MAXIMUM, COST_CEILING = "AtMaximum", "CostCeiling"  # reasons of a limit: the spec's, and the budget's
+UNREACHABLE = "TargetUnreachable"  # the reason where no number of replicas keeps a target
 MAX_STARTUP_SECONDS = 1800.0  # of any pod; a history is that long
 
 
@@ -47,7 +47,8 @@ class Recommendation:
     """`replicas` are within the bounds. `message` gives the numbers behind a change, "" when nothing changes.
 
     `limit` is the reason why there are fewer replicas than the load needs (AT_MAXIMUM, COST_CEILING, "Refused") or why
-    nothing may shrink ("SignalsMissing"), with `limit_message`; "" when nothing is in the way. `needed` is the need of
+    nothing may shrink ("SignalsMissing") or why a target counts for nothing (UNREACHABLE), with `limit_message`; "" when nothing is
+    in the way. `needed` is the need of
     the load in replicas, None when it is not known.
     """
 
@@ -109,11 +110,17 @@ def size(
     """
     current = desired if desired is not None else max(1, scaling.min)
     case = _Case(totals, load, current, _learn(totals, before), scaling, now)
+    first = first_token_of(totals.latest, [*totals.history, totals.latest], load)
+    record = first_tokens.learned(case.record, totals, first, scaling.target.ttft, now)
+    case = replace(case, record=record, scaling=first_tokens.within_reach(scaling, record))
     recommended = _woken(case) if desired == 0 and scaling.idle_to_zero is not None else _sized(case)
-    if totals.refused and not recommended.limit:
+    if recommended.limit:
+        return recommended
+    if totals.refused:
         message = f"no more replicas can be created: {totals.refused}"
         return replace(recommended, limit="Refused", limit_message=message)
-    return recommended
+    words = first_tokens.unreachable(scaling, record)
+    return replace(recommended, limit=UNREACHABLE, limit_message=words) if words else recommended
 
 
 def _sized(case: _Case) -> Recommendation:
@@ -244,10 +251,7 @@ def _shrink(case: _Case, need: Demand, window: float) -> Recommendation:
     stay = _not_shrinking(case.stay(max(need.steady, need.ahead)), need.missing)
     up = policies.last_up(record.steps, now)
     grown = up is not None and now - up < max(window, scaling.stabilization or 0.0)
-    if need.missing or need.peak is None or record.panic_since is not None or grown:
-        return stay
-    target = scaling.target.ttft
-    if target is not None and (need.first_token or 0.0) > NEARLY_LATE * target:
+    if need.missing or need.late or need.peak is None or record.panic_since is not None or grown:
         return stay
     least = min(scaling.max, _least(case, need, need.peak) + len(case.totals.hung))
     if least >= current or case.totals.latest.serving < least:

@@ -58,6 +58,9 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     asleep = current == 0 and known is not None and observation.status.stable == stage.stable
     if (current or asleep) and count != current:
         turn.journal.note(_kind(current, count), f"revision {stage.stable}: {stable.message or _bounds(allowed)}")
+    remembered = {one.revision: one for one in observation.status.scaling}.get(stage.stable)
+    if stable.limit == autoscale.UNREACHABLE and (remembered is None or remembered.floor is None):
+        turn.journal.note(autoscale.UNREACHABLE, stable.limit_message, warning=True)
     recommended, replicas = {stage.stable: stable}, {stage.stable: count}
     if stage.canary:
         tried = before.get(stage.canary)

@@ -33,6 +33,7 @@ from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 RECENT_SECONDS = 30.0
 FILLING_SECONDS, MAX_COVER_SECONDS = 300.0, 1700.0  # a history is 1800 s long
 SETTLING_SECONDS = 120.0  # until the first crowd of a new replica has left the last minute of first tokens
+NEARLY_LATE = 0.8  # of target.ttft: above it nothing shrinks
 SHORT = 1.25  # times the serving replicas: below it a shortage is noise
 CATCH_UP_SECONDS = 25.0  # in which the requests that piled up during a start should be taken up
 MAX_PILED = 2.0  # times the need
@@ -44,7 +45,7 @@ class Demand:
 
     `peak` is the highest need of the window before a scale-down, `calm_peak` that of a longer window. They are None
     while the readings do not cover the window. `missing` names the reading that is missing, "" when none is.
-    `first_token` is in seconds; it is None while it does not describe the replicas that serve now. `decline` is the share by which
+    `late`: first tokens take nearly target.ttft or longer, or a new replica hides whether they do. `decline` is the share by which
     arrivals surely become fewer each second: above 0 a lower need is no noise. It is 0 where a window was given. `spare` carries
     what may arrive until a replica that is started now is ready (`trends.reach`), and `kept` does so almost certainly; both are 0 where a
     start is short.
@@ -58,7 +59,7 @@ class Demand:
     replica: Replica
     why: str
     missing: str
-    first_token: float | None
+    late: bool
     decline: float
     spare: float
     kept: float
@@ -83,7 +84,7 @@ def demand(
     situation = replace(situation, curve=curve)
     able = replica_of(sequences, curve)
     replica = replica_of(min(sequences, signals.sequences_by_curve(situation)), curve)
-    first_token = _first_token(latest, past, load)
+    first_token = first_token_of(latest, past, load)
     situation = replace(situation, replica=replica, first_token=first_token)
     over = fallen(load, window, scaling)
     arriving = flow(load, recent, readings, FALLEN_SECONDS if over else ARRIVALS_SECONDS)
@@ -113,7 +114,7 @@ def demand(
         replica=replica,
         why=signals.words(situation),
         missing=_missing(totals, load),
-        first_token=first_token,
+        late=_late(latest, past, first_token, scaling.target.ttft),
         decline=decline,
         spare=_spare(average, reached, replica),
         kept=_spare(average, reached, replace(replica, tokens=replica.sure_tokens or replica.tokens)),
@@ -145,18 +146,27 @@ def _spare(average: float, reached: float, replica: Replica) -> float:
     return carrying(average, reached, replica) if reached else 0.0
 
 
-def _first_token(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None) -> float | None:
+def first_token_of(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None) -> float | None:
     """Seconds to the first token, while they describe the replicas that serve now.
 
     They do not while a replica is new. A new replica has the least load, so it gets nearly every request for a while,
     and its first tokens are late because of that. Requests that waited before it came are counted only when they end,
     up to minutes later.
     """
-    if any(s.serving < latest.serving for s in past if s.time > latest.time - SETTLING_SECONDS):
+    if _settling(latest, past):
         return None
     if load is None or load.age > STALE_LOAD or not latest.load.running + latest.load.waiting:
         return None
     return load.ttft
+
+
+def _settling(latest: Sample, past: Sequence[Sample]) -> bool:
+    return any(s.serving < latest.serving for s in past if s.time > latest.time - SETTLING_SECONDS)
+
+
+def _late(latest: Sample, past: Sequence[Sample], first: float | None, target: float | None) -> bool:
+    """Whether replicas may be needed for first tokens. One that was added for them would go before anybody saw what it does."""
+    return target is not None and (_settling(latest, past) if first is None else first > NEARLY_LATE * target)
 
 
 @dataclass(frozen=True)

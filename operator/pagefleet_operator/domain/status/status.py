@@ -290,7 +290,8 @@ class ScalingRecord:
 
     `above_since` is the time since which more replicas are needed, `panic_since` the time of the last panic,
     `idle_since` the time since which no request arrived, `steps` the latest changes. `startup` is the learned time from
-    a pod's creation to its readiness in seconds; `learned` is when the latest pod that counts in it became ready.
+    a pod's creation to its readiness in seconds; `learned` is when the latest pod that counts in it became ready. `late_load`,
+    `late_seconds`, `floor` and `floor_since` are of first tokens (`scaling.first_tokens`).
     """
 
     revision: str
@@ -300,6 +301,10 @@ class ScalingRecord:
     startup: float | None = None
     learned: float | None = None
     steps: tuple[ScaleStep, ...] = ()
+    late_load: float | None = None
+    late_seconds: float | None = None
+    floor: float | None = None
+    floor_since: float | None = None
 
 
 @dataclass(frozen=True)
