@@ -36,7 +36,7 @@ class Gateways:
     def answer(self, address: str) -> None:
         """Let a pod of the stable revision answer a stream as soon as was expected."""
         group = Group(*KEY, "a", "64-180")
-        outcome = Outcome(group, End.ANSWERED, 0.3, e2e=0.3, ttft=0.2, expected=0.2, load="64-180")
+        outcome = Outcome(group, End.ANSWERED, 0.3, e2e=0.3, ttft=0.2, expected=0.2, streams=True, load="64-180")
         self.windows[address].record_end(outcome, self.now)
 
     async def show(self, request: web.Request) -> web.Response:
