@@ -31,6 +31,11 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
     "rope.scaling.yarn_log_multiplier": (None, 0.0),
     "use_parallel_residual": (None, False),
 }
+# Tokens that end an answer whatever else the metadata names, as in llama.cpp. A Qwen's end of a turn is in the metadata, and a
+# text without turns ends with <|endoftext|>.
+ENDS = frozenset({
+    "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<EOT>", "_<EOT>",
+})  # fmt: skip
 Field = Callable[[str], Any]
 
 
@@ -52,9 +57,10 @@ def from_gguf(field: Field, vocab_size: int, divisors: tuple[float, ...], tied: 
 
 
 def eos_token_ids(field: Field) -> tuple[int, ...]:
-    """The tokens that end an answer: of a text, of a turn, of a message (Llama 3.1's tool calls)."""
-    token_ids = (field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
-    return tuple(dict.fromkeys(int(token) for token in token_ids if token is not None))
+    """The tokens that end an answer: of a text, of a turn, of a message (Llama 3.1's tool calls), and those of ENDS."""
+    named = (field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    known = (index for index, token in enumerate(field("tokenizer.ggml.tokens") or ()) if token in ENDS)
+    return tuple(dict.fromkeys(int(token) for token in (*named, *known) if token is not None))
 
 
 def _config(family: Family, field: Field, vocab_size: int, divisors: tuple[float, ...], tied: bool) -> ModelConfig:
