@@ -122,8 +122,9 @@ def test_a_slower_canary_whose_clients_never_stream_is_rolled_back(factor: float
 
 
 def test_a_canary_that_never_answers_whole_requests_is_convicted_while_clients_wait() -> None:
-    outcome, seconds, _ = Operator(Clients(whole, lambda _: math.inf)).ended(200.0)
+    outcome, seconds, verdict = Operator(Clients(whole, lambda _: math.inf)).ended(200.0)
     assert outcome is Outcome.REGRESSED and seconds <= 20.0
+    assert "for longer without a whole answer" in verdict.record.message
 
 
 def test_a_curious_stream_now_and_then_holds_nothing_up() -> None:

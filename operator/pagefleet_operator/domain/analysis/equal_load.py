@@ -18,7 +18,7 @@ from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated
 from pagefleet_operator.domain.analysis.adjusted.forecast import duration
 from pagefleet_operator.domain.analysis.adjusted.ratio import Ratio, ratio, requests_needed
 from pagefleet_operator.domain.analysis.adjusted.reference import MIN_REQUESTS, MULTIPLES, QUANTILES
-from pagefleet_operator.domain.analysis.latency import REGRESSION, waited
+from pagefleet_operator.domain.analysis.latency import REGRESSION, awaited, waited
 from pagefleet_operator.domain.analysis.verdict import (
     SUSPICIOUS,
     Outcome,
@@ -121,7 +121,7 @@ def _state(judged: Judged, found: Ratio | None, count: int) -> str:
     guard, sums = judged.guard, judged.sums
     name = guard.title
     lasting = _lasting(sums)
-    waiting = f"; {waited(lasting)} for longer without a first token" if lasting else ""
+    waiting = f"; {waited(lasting)} for longer without a {awaited(guard)}" if lasting else ""
     if found is None:
         return f"{name}: no canary request yet that can be compared at equal load ({count} measured){waiting}"
     high = "more" if found.high is None else f"{found.high:.2f}"

@@ -78,8 +78,12 @@ def waited(count: int, of: str = "") -> str:
 
 
 def _unanswered(guard: LatencyGuard, count: int) -> str:
-    answer = "first token" if guard.signal == "ttft" else "whole answer"
-    return f"; {waited(count, ' of them')} for longer without a {answer}" if count > 0 else ""
+    return f"; {waited(count, ' of them')} for longer without a {awaited(guard)}" if count > 0 else ""
+
+
+def awaited(guard: LatencyGuard) -> str:
+    """The words for what a request waits for that has not been measured."""
+    return "first token" if guard.signal == "ttft" else "whole answer"
 
 
 def signal_record(
