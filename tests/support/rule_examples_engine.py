@@ -33,6 +33,7 @@ ZONE, HOST = (
 CLAIMS = [{"name": name, "resourceClaimTemplateName": "t"} for name in ("gpu", "port")]
 SPLIT = {"engine.disaggregation": {"prefill": {"replicas": 2}}}
 SGLANG_ALONE = {"engine.runtime": "sglang", "engine.image": "x"}  # without an accelerator
+TIME = "engine.startTimeout"
 SECRET, CONFIG = {"name": "tokens", "key": "hub"}, {"name": "settings", "key": "mode"}
 
 
@@ -41,15 +42,8 @@ def variable(**given: Any) -> dict[str, Any]:
 
 
 ENGINE_EXAMPLES = (
-    *(
-        Example(
-            "spec.engine.startTimeout",
-            "must be above 0 and at most 24h",
-            {"engine.startTimeout": wrong},
-            {"engine.startTimeout": "24h"},
-        )
-        for wrong in ("0s", "24h1s")
-    ),
+    Example("spec.engine.startTimeout", "above 0 and at most 24h", {TIME: "0s"}, {TIME: "1s"}),
+    Example("spec.engine.startTimeout", "above 0 and at most 24h", {TIME: "24h1s"}, {TIME: "24h"}),
     Example(
         "spec.engine.env",
         "each variable needs value or valueFrom, and not both",
