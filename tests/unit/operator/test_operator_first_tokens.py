@@ -116,7 +116,8 @@ def test_the_floor_is_where_the_line_meets_no_load() -> None:
     assert after(late, 20, 2.5).floor == 2.0
     assert after(late, 20, 2.0).floor is None, "the line says 1.0"
     assert after(late, 20, 3.5).floor == 3.5
-    assert after(late, 20, 0.9) == ScalingRecord("a")
+    assert after(late, 20, 0.81) == late, "nearly late"
+    assert after(late, 20, 0.8) == ScalingRecord("a")
     assert after(late, 64, 3.1).late_load == 16.0
     assert after(ScalingRecord("a"), 2, 1.5).floor == 1.5, "alone"
     for unknown in ((40, None, 1.0), (0, 3.0, 1.0), (40, 3.0, None)):

@@ -251,7 +251,9 @@ def _shrink(case: _Case, need: Demand, window: float) -> Recommendation:
     stay = _not_shrinking(case.stay(max(need.steady, need.ahead)), need.missing)
     up = policies.last_up(record.steps, now)
     grown = up is not None and now - up < max(window, scaling.stabilization or 0.0)
-    if need.missing or need.late or need.peak is None or record.panic_since is not None or grown:
+    # A replica that was added for first tokens would go before anybody saw what it does.
+    late = record.late_seconds is not None if need.late is None else need.late
+    if need.missing or late or need.peak is None or record.panic_since is not None or grown:
         return stay
     least = min(scaling.max, _least(case, need, need.peak) + len(case.totals.hung))
     if least >= current or case.totals.latest.serving < least:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.scaling import signals, throughput, trends
+from pagefleet_operator.domain.scaling.first_tokens import NEARLY_LATE
 from pagefleet_operator.domain.scaling.inflow import (
     ARRIVALS_SECONDS,
     FALLEN_SECONDS,
@@ -33,7 +34,6 @@ from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 RECENT_SECONDS = 30.0
 FILLING_SECONDS, MAX_COVER_SECONDS = 300.0, 1700.0  # a history is 1800 s long
 SETTLING_SECONDS = 120.0  # until the first crowd of a new replica has left the last minute of first tokens
-NEARLY_LATE = 0.8  # of target.ttft: above it nothing shrinks
 SHORT = 1.25  # times the serving replicas: below it a shortage is noise
 CATCH_UP_SECONDS = 25.0  # in which the requests that piled up during a start should be taken up
 MAX_PILED = 2.0  # times the need
@@ -45,7 +45,7 @@ class Demand:
 
     `peak` is the highest need of the window before a scale-down, `calm_peak` that of a longer window. They are None
     while the readings do not cover the window. `missing` names the reading that is missing, "" when none is.
-    `late`: first tokens take nearly target.ttft or longer, or a new replica hides whether they do. `decline` is the share by which
+    `late`: first tokens take nearly target.ttft or longer; None while a new replica hides whether they do. `decline` is the share by which
     arrivals surely become fewer each second: above 0 a lower need is no noise. It is 0 where a window was given. `spare` carries
     what may arrive until a replica that is started now is ready (`trends.reach`), and `kept` does so almost certainly; both are 0 where a
     start is short.
@@ -59,7 +59,7 @@ class Demand:
     replica: Replica
     why: str
     missing: str
-    late: bool
+    late: bool | None
     decline: float
     spare: float
     kept: float
@@ -164,9 +164,12 @@ def _settling(latest: Sample, past: Sequence[Sample]) -> bool:
     return any(s.serving < latest.serving for s in past if s.time > latest.time - SETTLING_SECONDS)
 
 
-def _late(latest: Sample, past: Sequence[Sample], first: float | None, target: float | None) -> bool:
-    """Whether replicas may be needed for first tokens. One that was added for them would go before anybody saw what it does."""
-    return target is not None and (_settling(latest, past) if first is None else first > NEARLY_LATE * target)
+def _late(latest: Sample, past: Sequence[Sample], first: float | None, target: float | None) -> bool | None:
+    if target is None:
+        return False
+    if first is None:
+        return None if _settling(latest, past) else False
+    return first > NEARLY_LATE * target
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.status.status import ScalingRecord
 
 RECENT_SECONDS = 60.0  # first tokens are those of so long
+NEARLY_LATE = 0.8  # of target.ttft: above it nothing shrinks, and what was late is not forgotten
 LESS = 1.5  # times: a load that is smaller by so much is another one
 ALONE = 0.5  # requests in flight on a replica: another replica would hardly take one from it
 SURELY_ABOVE, SURELY_BELOW = 1.1, 0.9  # of the target: a floor in between changes nothing that is known
@@ -29,7 +30,7 @@ def learned(
     if first is None or target is None or (load := _in_flight(totals)) is None:
         return record
     if first <= target:
-        return _forgotten(record)
+        return record if record.floor is None and first > NEARLY_LATE * target else _forgotten(record)
     if record.floor is not None:
         since = record.floor_since
         tried = since is None or not 0 <= now - since < RETRY_SECONDS or first < SURELY_BELOW * record.floor
