@@ -18,7 +18,10 @@ from pagefleet_operator.domain.analysis.failures import (
     SlowCounts,
     Subject,
     gather,
+    handed_over,
+    not_ahead,
     period_of,
+    until_now,
 )
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.status.failure_record import FailureRecord, FailureTotals
@@ -213,6 +216,8 @@ THIRD = math.exp(-1 / 3)  # what is left of the stable's failures of the period 
         (FailureCounts(0, 0, 90, 2), {"far": (0.0, 26.5)}, 0.05),
         (FailureCounts(0, 0, 90, 2), {"far": (1.0, 1.0)}, 2 / 21),
         (FailureCounts(0, 0, 90, 2), {"near": (9e-5, 1e-4), "far": (80.0, 780.0)}, 81 / 800),
+        # It had some in the last five minutes, so the bound of its share still counts: 81 + 1.65 * 9 of 780.
+        (FailureCounts(0, 0, 90, 2), {"near": (0.0, 1.2e-4 / THIRD), "far": (80.0, 780.0)}, 95.85 / 780),
     ],
 )  # fmt: skip
 def test_the_canary_may_fail_as_often_as_accepted_or_as_the_stable_does(
@@ -351,3 +356,32 @@ def test_failures_are_too_many_since_the_sum_of_what_they_say_is_above_nothing()
 def test_both_parts_must_convict(absolute: float, relative: float, evidence: float) -> None:
     record = replace(FRESH, absolute=(math.log(absolute), FLOOR), relative=(math.log(relative), FLOOR))
     assert FailureEvidence(record, FRESH).log(0.01) == pytest.approx(math.log(evidence))
+
+
+def test_after_the_clock_was_set_back_the_periods_that_begin_from_now_on_count() -> None:
+    ahead = replace(FRESH, until=100, recent_from=50)
+    began_before = replace(FRESH, until=100, recent_from=20)
+    past = replace(FRESH, until=31, recent_from=25)
+    assert not_ahead((ahead, began_before, past), 305.0) == (
+        replace(FRESH, until=31, recent_from=31),
+        replace(FRESH, until=31, recent_from=20),
+        past,
+    )
+
+
+def test_periods_that_are_still_to_come_wait() -> None:
+    counts = {number: FailureCounts(stable=number) for number in (29, 30, 31, 90)}
+    assert until_now(counts, 305.0) == {29: FailureCounts(stable=29), 30: FailureCounts(stable=30)}
+    begun = {number: counts[number] for number in (29, 30)}
+    assert until_now(begun, 305.0) is begun, "nothing is copied"
+    assert until_now({}, 305.0) == {}
+
+
+def test_one_failed_request_of_the_stable_excuses_a_canary_that_has_few() -> None:
+    assert last_says(FailureCounts(1, 1, 3, 2)) == 0.0
+
+
+def test_a_record_of_another_version_hands_no_share_over() -> None:
+    assert handed_over((replace(FRESH, far=(1.0,)), replace(FRESH, far=(2.0, 50.0))), "old", 7.0) == (
+        replace(FRESH, against="", since=7.0, far=(2.0, 50.0)),
+    )
