@@ -1,8 +1,9 @@
-"""Protects `bench/changes.py`: each of its patches applies to the code as it is now, as that program applies it."""
+"""Protects `bench/changes.py`: each of its patches applies to the code as it is now, as that program applies it, and works."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,3 +18,10 @@ def test_a_patch_applies(patch: Path) -> None:
         ["git", "apply", "--check", "-C1", str(patch)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_each_change_works_and_edits_few_files() -> None:
+    done = subprocess.run(
+        [sys.executable, "bench/changes.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
