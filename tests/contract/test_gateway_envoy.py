@@ -52,7 +52,8 @@ async def test_split_is_exact_and_a_new_weight_is_in_force_at_the_next_request(f
     counted: Counter[object] = Counter()
     for piece in slices:
         counted[piece["revision"]] += piece["requests"]  # type: ignore[operator]
-        assert piece["errors"] == 0 and piece["stratum"] == "0-63"
+        # Load-adjusted times are in slices of their own, which count no requests.
+        assert piece["errors"] == 0 and piece["stratum"] == ("0-63" if piece["requests"] else "")
         assert piece["ttft"] == {}
         assert sum(piece["e2e"].values()) == piece["requests"]  # type: ignore[attr-defined]
     assert counted == {STABLE: 470, CANARY: 50}

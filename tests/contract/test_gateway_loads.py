@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 from support.gateway.fleet import STABLE, Engine, Fleet, running, until
 
+from pagefleet_contract.addresses import every_address
 from pagefleet_gateway.cluster.state import Pod
-from pagefleet_gateway.settings import default_address
 from pagefleet_gateway.sharing import quotas
 from pagefleet_gateway.sharing.loads import PATH
 
@@ -75,7 +75,7 @@ async def test_each_gateway_knows_the_requests_of_both_until_they_end() -> None:
 
 async def test_gateways_that_listen_on_every_address_hear_each_other() -> None:
     """The default: a socket on `::` shows another gateway's IPv4 address as one of IPv6."""
-    every = default_address()
+    every = every_address()
     async with running(pod_name=ONE, address=every) as one, running(pod_name=TWO, address=every) as two:
         one.gateway.members.put(TWO, address(two))
         two.gateway.members.put(ONE, address(one))
