@@ -40,7 +40,7 @@ GUARD = record(
     "When a canary is rolled back. A signal that is left out keeps its default; {} means no guard.",
     {
         "latency": array(
-            "Tests on requests against the concurrent stable revision. Omitted: the p95 of ttft. []: none.",
+            "Tests on requests against the concurrent stable revision. Omitted: the p95 of ttft, where clients do not stream that of whole answers. []: none.",
             record(
                 "One signal.",
                 {
