@@ -361,7 +361,7 @@ def test_both_parts_must_convict(absolute: float, relative: float, evidence: flo
 def test_after_the_clock_was_set_back_the_periods_that_begin_from_now_on_count() -> None:
     ahead = replace(FRESH, until=100, recent_from=50)
     began_before = replace(FRESH, until=100, recent_from=20)
-    past = replace(FRESH, until=31, recent_from=25)
+    past = replace(FRESH, until=20, recent_from=15)
     assert not_ahead((ahead, began_before, past), 305.0) == (
         replace(FRESH, until=31, recent_from=31),
         replace(FRESH, until=31, recent_from=20),
