@@ -16,9 +16,8 @@ from pagefleet_batches.jobs.lines import Line
 from pagefleet_batches.sending.answers import Again, Why
 from pagefleet_batches.sending.concurrency import Concurrency
 
-LaneKey = tuple[
-    str, str
-]  # service (`namespace/name`), or the services that its clients may ask ("" for all), and model
+# Service (`namespace/name`), or the services that its clients may ask ("" for all), and model.
+LaneKey = tuple[str, str]
 
 MOST_AGAIN = 256  # lines of a batch that wait in memory to be sent again; until one was, no further line is read
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 
+from pagefleet_contract.addresses import authority
 from pagefleet_gateway.fronts.ext_proc import EndpointPicker
 from pagefleet_gateway.fronts.ext_proc_health import Health
 from pagefleet_gateway.fronts.ext_proc_limits import MIB
@@ -44,7 +45,7 @@ async def serve(
     )
     service.add_ExternalProcessorServicer_to_server(picker, server)
     server.add_generic_rpc_handlers((Health(not_ready_reason).handler(),))
-    place = f"{f'[{listen.address}]' if ':' in listen.address else listen.address}:{listen.port}"
+    place = authority(listen.address, listen.port)
     if listen.tls:
         certificates = Certificates(listen.folder, listen.authorities, listen.hosts)
         port = server.add_secure_port(place, certificates.credentials())

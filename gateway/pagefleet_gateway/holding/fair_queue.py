@@ -126,11 +126,9 @@ class FairQueue(Generic[T]):
             self.remove(other)
         group = self._classes.setdefault(entry.priority, _Class())
         if entry.tenant not in group.tenants:
-            first = self._first(group, entry.priority, ())
+            first = self._first(group, entry.priority, ())  # of those that wait the least tokens count alone
             waiting = {*others.tenants} if first is None else {*others.tenants, first.tenant}
-            self._shares.arrive(
-                entry.priority, entry.tenant, waiting
-            )  # of those that wait the least tokens count alone
+            self._shares.arrive(entry.priority, entry.tenant, waiting)
             group.tenants[entry.tenant] = deque()
             self._queue_up(group, entry.priority, entry.tenant)
         group.tenants[entry.tenant].append(entry)

@@ -53,8 +53,8 @@ class Bucket:
     def fill(self, now: float, pods: int) -> None:
         """Fill for the time that has passed. Each of `pods` gateway pods gets an equal part of the rate."""
         elapsed = max(0.0, now - self.at)
+        self.demand = self._asked(now)
         self.at = max(self.at, now)
-        self.demand *= math.exp(-elapsed / DEMAND_SECONDS)
         capacity = self.capacity(now, pods)
         filled = min(self.level + elapsed * self.per_minute / pods / 60, capacity)
         if now > self.exchanged_at + FRESH_SECONDS:
@@ -64,7 +64,11 @@ class Bucket:
 
     def share_asked(self, now: float) -> float:
         """Return the demand as a share of the quota, as `fill` would leave it."""
-        return self.demand * math.exp(-max(0.0, now - self.at) / DEMAND_SECONDS) / self.per_minute
+        return self._asked(now) / self.per_minute
+
+    def _asked(self, now: float) -> float:
+        """Return the demand, which has faded since the bucket was filled last."""
+        return self.demand * math.exp(-max(0.0, now - self.at) / DEMAND_SECONDS)
 
     def wait(self, amount: float, now: float, pods: int = 1) -> float:
         """Return the seconds until `amount` may be taken. An amount above what fits waits for a full bucket, not for ever."""

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from pagefleet_contract.addresses import authority
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_gateway.bodies.fields import BodyError, document
 from pagefleet_gateway.cluster.objects import container_of, is_ready, map_of
@@ -51,7 +52,6 @@ class Pool:
             return []
         if not isinstance(address, str) or not address or status.get("phase") in ("Succeeded", "Failed"):
             return []
-        host = f"[{address}]" if ":" in address else address
         uid, name = str(metadata.get("uid")), str(metadata.get("name"))
         return [
             Pod(
@@ -60,7 +60,7 @@ class Pool:
                 self.namespace,
                 MARK + self.name,
                 REVISION,
-                f"{host}:{port}",
+                authority(address, port),
                 is_ready(raw),
                 container=container_of(status),
             )

@@ -16,8 +16,6 @@ import typer
 from pagefleet_cli.base.screen import Screen
 
 FAILED, TIMED_OUT = 1, 3  # exit codes; 2 is typer's own, for wrong usage
-
-
 PASSING = frozenset({429, 500, 502, 503, 504})  # of an API server that is overloaded, starts, or has no leader of etcd
 
 

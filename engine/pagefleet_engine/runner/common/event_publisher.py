@@ -87,9 +87,8 @@ class EventPublisher:
         made.set_hwm(limit)
         binds = binds or any(part in endpoint for part in ("*", EVERY)) or endpoint.startswith(("ipc://", "inproc://"))
         try:
-            made.ipv6 = (
-                EVERY in endpoint or every_address() == EVERY
-            )  # then * stands for the addresses of both families
+            # With IPv6 * stands for the addresses of both families.
+            made.ipv6 = EVERY in endpoint or every_address() == EVERY
             (made.bind if binds else made.connect)(endpoint)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)

@@ -25,8 +25,7 @@ def flags(child: Child) -> list[str]:
         **_device(spec),
         **_engine(engine),
         kv_events.FLAG: kv_events.config(child),
-        "--host": child.address,
-        **_server(engine),
+        **_server(child),
     }
     written = [f"{flag}={value}" for flag, value in values.items() if value is not None]
     if engine.kv_cache.prefix_caching is False:
@@ -81,9 +80,10 @@ def _engine(engine: Engine) -> dict[str, Any]:
     }
 
 
-def _server(engine: Engine) -> dict[str, Any]:
-    limits = engine.limits
+def _server(child: Child) -> dict[str, Any]:
+    engine, limits = child.spec.engine, child.spec.engine.limits
     return {
+        "--host": child.address,
         "--port": ENGINE_PORT,
         "--api-key-file": API_KEYS.path if engine.api_key else None,
         "--max-prompt-tokens": limits.prompt_tokens,

@@ -24,7 +24,7 @@ from pagefleet_operator.domain.spec.traffic import Backend, Provider
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.domain.status.stage import Stage, reading_of
-from pagefleet_operator.domain.status.status import Phase, RevisionRecord, ScalingRecord
+from pagefleet_operator.domain.status.status import Phase, RevisionRecord, ScalingRecord, Status
 from pagefleet_operator.domain.status.turn import SpecTurn
 
 
@@ -58,8 +58,7 @@ def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     asleep = current == 0 and known is not None and observation.status.stable == stage.stable
     if (current or asleep) and count != current:
         turn.journal.note(_kind(current, count), f"revision {stage.stable}: {stable.message or _bounds(allowed)}")
-    remembered = {one.revision: one for one in observation.status.scaling}.get(stage.stable)
-    if stable.limit == autoscale.UNREACHABLE and (remembered is None or remembered.floor is None):
+    if stable.limit == autoscale.UNREACHABLE and _record(observation.status, stage.stable).floor is None:
         turn.journal.note(autoscale.UNREACHABLE, stable.limit_message, warning=True)
     recommended, replicas = {stage.stable: stable}, {stage.stable: count}
     if stage.canary:
@@ -140,9 +139,14 @@ def _canary_bounds(scaling: Scaling, share: int, beside: int) -> Scaling:
     return replace(scaling, min=least, max=most, idle_to_zero=None)
 
 
+def _record(status: Status, revision: str) -> ScalingRecord:
+    """What is stored of a revision's scaling; a new record where nothing is."""
+    return {one.revision: one for one in status.scaling}.get(revision, ScalingRecord(revision))
+
+
 def _recommended(revision: str, stage: Stage, observation: Observation, scaling: Scaling, now: float) -> Recommendation:
     status = observation.status
-    record = {one.revision: one for one in status.scaling}.get(revision, ScalingRecord(revision))
+    record = _record(status, revision)
     last = {one.hash: one for one in status.revisions}.get(revision)
     reading = reading_of(observation.revisions, revision)
     if scaling.external:
