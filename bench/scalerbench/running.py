@@ -22,13 +22,15 @@ from scalerbench.cases import EVERY, MAX_REPLICAS, initial, means, trace
 OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
 SCALING = Scaling(min=1, max=MAX_REPLICAS, target=Targets(ttft=OBJECTIVE.ttft, tpot=OBJECTIVE.tpot))
 OURS = "ours"
+# `scaling.headroom` of ours' settings; the first is the default, which is compared with the others on every case.
+HEADROOMS = (0.0, 0.5, 0.75, 1.0, 2.0, 3.0)
 # Between one replica and its maximum KEDA is the HPA that it creates (a test asserts it).
 FAMILIES = tuple(name for name in PEERS if name != "keda")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run. `index` is the setting's place among the family's candidates; ours has one."""
+    """One run. `index` is the setting's place among the family's candidates, or, of ours, in HEADROOMS."""
 
     case: str
     seed: int
@@ -39,8 +41,8 @@ class Job:
 
     def scaler(self) -> Scaler:
         if self.family == OURS:
-            startup = EVERY[self.case].startup
-            return Ours(SCALING if startup is None else replace(SCALING, startup=startup))
+            startup, scaling = EVERY[self.case].startup, replace(SCALING, headroom=HEADROOMS[self.index])
+            return Ours(scaling if startup is None else replace(scaling, startup=startup))
         lengths = means(trace(self.case, self.seed, self.short, self.published).arrivals)
         return candidates_of(self.family, EVERY[self.case].profile, SCALING, OBJECTIVE, lengths)[self.index]
 

@@ -225,6 +225,12 @@ SPEC_EXAMPLES = (
         {"scaling.schedule": [{"cron": "0 8 * * *", "duration": "1h", "min": 1}]},
     ),
     Example(
+        "spec.scaling.mode",
+        "external leaves",
+        {"scaling.mode": "external", "scaling.headroom": "50%"},
+        {"scaling.mode": "internal", "scaling.headroom": "50%"},
+    ),
+    Example(
         "spec.scaling.schedule",
         "each entry must have min or max",
         {"scaling.schedule": [{"cron": "0 8 * * *", "duration": "1h"}]},

@@ -60,6 +60,7 @@ class VirtualFleet:
     slo: float = 1.0
     engines_silent: bool = False  # engines do not answer
     gateways_silent: bool = False  # gateways do not answer
+    counts_tokens: bool = True  # engines report the tokens that they generate
     decide: Callable[[VirtualFleet], int] | None = None
 
     def __post_init__(self) -> None:
@@ -176,7 +177,7 @@ class VirtualFleet:
                         waiting_tokens=0 if replica.hung else sum(r.prompt for r in replica.queue),
                         kv_pages_total=self.pages,
                         kv_pages_free=self.pages if replica.hung else max(0, self.pages - self.used(replica)),
-                        preemptions=0.0, tokens=replica.tokens,
+                        preemptions=0.0, tokens=replica.tokens if self.counts_tokens else None,
                     ),
                     load_age=0.5,
                 )  # fmt: skip

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench"))
 from scalerbench.cases import CASES, trace
 from scalerbench.frontier import Point, at, front, near, thinned
 from scalerbench.judging import judge, rows, verdict
-from scalerbench.running import OURS, Job, Result
+from scalerbench.running import HEADROOMS, OURS, Job, Result
 
 from pagefleet_simulator.fleet.faults import Hang, Outage
 
@@ -81,8 +81,29 @@ def test_more_than_two_percent_more_hours_is_a_miss(hours: float, holds: bool) -
 ])  # fmt: skip
 def test_attainment_is_asked_for_where_others_reach_it(case: str, mine: float, peer: float, holds: bool | None) -> None:
     found = verdict(case, rows({job(1): result(mine, 5.0), job(1, "kpa"): result(peer, 10.0)}))
-    attained = [claim for text, claim in judge([found]) if "attains" in text and "x the accelerator" not in text]
+    attained = [claim for text, claim in judge([found]) if ": attains" in text]
     assert attained == ([] if holds is None else [holds])
+
+
+@pytest.mark.parametrize(("hours", "holds"), [(20.4, True), (20.5, False)])
+def test_headroom_may_attain_what_the_default_does_not_for_as_many_hours_as_others(hours: float, holds: bool) -> None:
+    measured = {
+        job(1): result(0.96, 5.0),
+        job(1, index=1): result(0.98, 6.0),
+        job(1, index=2): result(0.995, hours),
+        job(1, index=3): result(0.999, 30.0),
+        job(1, "kpa"): result(0.96, 10.0),
+        job(1, "kpa", 1): result(0.995, 20.0),
+    }
+    text, held = judge([verdict("burst", rows(measured))])[-1]
+    assert held == holds and "headroom of 75% 99.50%" in text
+    assert job(1, index=2).scaler().scaling.headroom == HEADROOMS[2] == 0.75
+
+
+def test_no_headroom_that_attains_it_is_a_miss() -> None:
+    measured = {job(1): result(0.96, 5.0), job(1, index=1): result(0.98, 6.0), job(1, "kpa"): result(0.995, 20.0)}
+    text, held = judge([verdict("burst", rows(measured))])[-1]
+    assert not held and "no headroom up to 300%" in text
 
 
 def test_faults_are_in_their_cases_and_a_published_trace_needs_the_peak_of_the_fleet() -> None:

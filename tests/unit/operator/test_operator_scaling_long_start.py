@@ -88,6 +88,19 @@ def test_a_wave_does_not_outrun_replicas_that_start_for_20_minutes(monkeypatch: 
     assert without < with_spare - 0.1
 
 
+def test_a_long_start_is_prepared_for_within_two_minutes_of_the_first_requests() -> None:
+    """A curve is learned after four minutes, and each minute without an order is a minute that the wave outruns the replicas."""
+    fleet = fleet_of(wave, 2)
+    fleet.run(120)
+    assert fleet.desired is not None and fleet.desired >= 3
+
+
+def test_a_few_requests_order_nothing_before_a_curve_is_known() -> None:
+    fleet = fleet_of(lambda at: 0.2, 1)
+    fleet.run(240)
+    assert fleet.desired == 1
+
+
 def test_a_maximum_is_no_obstacle_to_spare_replicas() -> None:
     """Three times the load needs more than the maximum; the load itself does not, so no status says that the maximum is reached."""
     fleet = fleet_of(lambda at: 8.0, 3, most=4)

@@ -7,7 +7,8 @@ A revision shrinks to the number of replicas that carried the highest load of th
 arrivals surely fall by a trend, because the load is lower when a replica that is missing could be back. A revision never shrinks
 while a reading is missing or stale, during a panic, or below the number that the serving replicas can make up for. The
 window is as long as a lost replica takes to come back: its start-up time. It doubles for each small decrease that had to
-be taken back lately. Where a start takes longer than five minutes, a revision also has replicas for what may arrive within one.
+be taken back lately. Where a start takes longer than five minutes, a revision also has replicas for what may arrive within one;
+with `headroom` it has replicas for so much more than what usually arrives.
 
 A revision goes to zero after `idleToZero` without a request, and leaves zero with the first request that is held.
 """
@@ -167,8 +168,7 @@ def _demand(case: _Case, window: float) -> Demand:
     calm = min(MAX_CALM_WINDOW_SECONDS, calm * 2 ** policies.turns(case.record.steps, case.current, case.now))
     need = demand(case.totals, case.load, case.scaling, _startup(case), window, calm)
     if need.spare > max(need.steady, need.ahead):
-        more = f"what may arrive within a start of {_startup(case):.0f} s needs {need.spare:.2f} replicas"
-        need = replace(need, why=f"{need.why}; {more}")
+        need = replace(need, why=f"{need.why}; {need.spare_why} needs {need.spare:.2f} replicas")
     if case.totals.hung:
         return replace(need, why=f"{need.why}; {', '.join(case.totals.hung)} generate nothing and count as missing")
     return need

@@ -23,6 +23,7 @@ from pagefleet_operator.domain.scaling.inflow import (
     fallen,
     flow,
     highest,
+    seconds_each,
 )
 from pagefleet_operator.domain.scaling.load import Totals
 from pagefleet_operator.domain.scaling.replica import Replica, carrying, movable, replica_of, running, taking_up
@@ -47,8 +48,8 @@ class Demand:
     while the readings do not cover the window. `missing` names the reading that is missing, "" when none is.
     `late`: first tokens take nearly target.ttft or longer; None while a new replica hides whether they do. `decline` is the share by which
     arrivals surely become fewer each second: above 0 a lower need is no noise. It is 0 where a window was given. `spare` carries
-    what may arrive until a replica that is started now is ready (`trends.reach`), and `kept` does so almost certainly; both are 0 where a
-    start is short.
+    what replicas are kept for whatever arrives now (`_reserve`; `spare_why` in words), and `kept` does so almost certainly; both are 0
+    where nothing is asked for.
     """
 
     now: float
@@ -63,6 +64,7 @@ class Demand:
     decline: float
     spare: float
     kept: float
+    spare_why: str
 
 
 def demand(
@@ -92,7 +94,8 @@ def demand(
     average = sum(running(s) for s in recent) / len(recent)
     queued = sum(movable(s, replica) for s in recent) / len(recent) + situation.held
     growth, factor = trends.rises(past, load, startup)
-    reached = trends.reach(load, startup) * (arriving.each or 0.0)
+    spare = replica if curve is not None else replica_of(sequences, throughput.early(half_minutes[:-1], sequences))
+    reserve = _reserve(load, readings, average, arriving.each, spare.sequences, startup, scaling.headroom)
     backlog = taking_up(queued, replica, arriving)
     asked = carrying(average, arriving.tokens, replica)
     # Above the load that keeps a token's time, up to what a replica is able to carry, requests take longer and none is left over.
@@ -116,8 +119,9 @@ def demand(
         missing=_missing(totals, load),
         late=_late(latest, past, first_token, scaling.target.ttft),
         decline=decline,
-        spare=_spare(average, reached, replica),
-        kept=_spare(average, reached, replace(replica, tokens=replica.sure_tokens or replica.tokens)),
+        spare=reserve.replicas(spare),
+        kept=reserve.replicas(replace(spare, tokens=spare.sure_tokens or spare.tokens)),
+        spare_why=reserve.why,
     )
 
 
@@ -141,9 +145,44 @@ def _piling_up(asked: float, serving: int, startup: float, ages: Sequence[float]
     return max(0.0, min(MAX_PILED * asked, left / CATCH_UP_SECONDS))
 
 
-def _spare(average: float, reached: float, replica: Replica) -> float:
-    """Replicas for the tokens per second that may arrive within a long start; 0 where none is to be prepared for."""
-    return carrying(average, reached, replica) if reached else 0.0
+@dataclass(frozen=True)
+class _Reserve:
+    """The sequences and the tokens per second that replicas are kept for, whatever arrives now; 0 where nothing is asked for."""
+
+    running: float = 0.0
+    tokens: float = 0.0
+    why: str = ""
+
+    def replicas(self, replica: Replica) -> float:
+        return carrying(self.running, self.tokens, replica) if self.why else 0.0
+
+
+def _reserve(
+    load: ServiceLoad | None,
+    readings: Sequence[Sample],
+    average: float,
+    each: float | None,
+    sequences: float,
+    startup: float,
+    headroom: float,
+) -> _Reserve:
+    """What may arrive within a long start, or the headroom above what usually arrives, whichever is more.
+
+    `average` sequences run now, and a request takes `each` tokens. Where engines report no tokens, the sequences of a replica that may run
+    `sequences` are counted instead. They take longer there than they do now: a full step is assumed to take as long as in `throughput`.
+    """
+    may, usual = trends.reach(load, startup), trends.usual(load) if headroom else 0.0
+    rate = max(may, usual * (1 + headroom))
+    if load is None or not rate:
+        return _Reserve()
+    why = f"what may arrive within a start of {startup:.0f} s"
+    if rate > may:
+        why = f"headroom of {headroom:.0%} above the usual {usual:.3g} requests/s"
+    if each:
+        return _Reserve(average, rate * each, why)
+    used = min(1.0, sum(s.load.running for s in readings) / max(1, sum(s.fresh for s in readings)) / sequences)
+    longer = throughput.FULL_STEP / (1 + (throughput.FULL_STEP - 1) * used)
+    return _Reserve(max(average, rate * seconds_each(load, readings) * longer), 0.0, why)
 
 
 def first_token_of(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None) -> float | None:

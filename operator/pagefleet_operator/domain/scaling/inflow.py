@@ -67,6 +67,18 @@ def _tokens_each(load: ServiceLoad, past: Sequence[Sample], now: float) -> float
     return tokens / ended if ended >= MIN_REQUESTS else None
 
 
+def seconds_each(load: ServiceLoad, past: Sequence[Sample]) -> float:
+    """Seconds that a request is in the replicas: those there are over those that arrive (Little's law); 0 when too few have arrived."""
+    begin = now = past[-1].time
+    seen = arrived = 0.0
+    for older, newer in pairwise(s for s in past if s.fresh and s.time >= now - len(load.arrivals) * load.step):
+        begin = min(begin, older.time)
+        seen += _in_flight(newer) * (newer.time - older.time)
+    if steps := round((now - begin) / load.step):
+        arrived = load.step * sum(load.arrivals[-steps:])
+    return seen / arrived if arrived >= MIN_REQUESTS else 0.0
+
+
 def _in_flight(sample: Sample) -> float:
     return (sample.load.running + sample.load.waiting) * sample.serving / sample.fresh
 

@@ -28,6 +28,7 @@ from pagefleet_operator.domain.status.sample import Sample
 
 MEAN_SECONDS = 30.0
 MIN_MEANS, MIN_SPREAD = 8, 1.25
+EARLY_MEANS = 2
 MIN_SHOWN = 0.5  # of the variation of the half-minutes, that is not chance
 FULL_STEP = 2.0  # times the step of an empty replica, that the step of a full one is assumed to take
 MIN_TOKENS = 0.1  # per second: three in a half-minute
@@ -87,11 +88,17 @@ def means(samples: Iterable[Sample]) -> list[Mean]:
     ]
 
 
+def early(means: Iterable[Mean], full: float) -> Curve | None:
+    """The curve that is assumed by the first EARLY_MEANS means, before `fit` has one. A start that takes long does not wait for more."""
+    points = _busy(means)
+    if len(points) < EARLY_MEANS:
+        return None
+    return _assumed([one.tokens / one.running for one in points], [one.running / one.replicas for one in points], full)
+
+
 def fit(means: Iterable[Mean], full: float) -> Curve | None:
     """The curve of a replica that may run `full` sequences; None when there are too few means."""
-    points = [
-        mean for mean in means if mean.tokens >= MIN_TOKENS and mean.replicas and mean.running / mean.replicas >= 0.5
-    ]
+    points = _busy(means)
     if len(points) < MIN_MEANS:
         return None
     each = [mean.running / mean.replicas for mean in points]
@@ -113,6 +120,12 @@ def fit(means: Iterable[Mean], full: float) -> Curve | None:
     if slope <= 0:
         return Curve(len(steps) / sum(steps), 0.0, spread)
     return Curve(base, slope, spread) if base > 0 else Curve(0.0, len(tokens) / sum(tokens), spread)
+
+
+def _busy(means: Iterable[Mean]) -> list[Mean]:
+    return [
+        mean for mean in means if mean.tokens >= MIN_TOKENS and mean.replicas and mean.running / mean.replicas >= 0.5
+    ]
 
 
 def _assumed(steps: list[float], each: list[float], full: float) -> Curve:

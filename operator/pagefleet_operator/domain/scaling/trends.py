@@ -70,8 +70,7 @@ def reach(load: ServiceLoad | None, startup: float) -> float:
     """
     if load is None or load.age > STALE_LOAD or startup <= MAX_TREND_SECONDS:
         return 0.0
-    begun = next((place for place, one in enumerate(load.arrivals) if one), len(load.arrivals))
-    known = load.arrivals[begun:]
+    known = _known(load)
     *past, present = (0.0, *_means(known, MAX_TREND_SECONDS, load.step))
     share = min(1.0, (startup - MAX_TREND_SECONDS) / (LONG_START_SECONDS - MAX_TREND_SECONDS))
     left = present + min(0.0, _upper(known, ARRIVALS_TREND_SECONDS, load.step)) * startup
@@ -79,6 +78,23 @@ def reach(load: ServiceLoad | None, startup: float) -> float:
     if len(known) * load.step < KNOWN_SECONDS:
         return may
     return min(may, max(*past, present + max(0.0, _upper(known, startup, load.step)) * startup))
+
+
+def usual(load: ServiceLoad | None) -> float:
+    """Arrivals per second of a usual minute: three quarters of the last hour's minutes have as many or more. 0 where nothing is known.
+
+    Bursts of less than three quarters of an hour do not move it, so headroom above it is not held above a burst, too.
+    """
+    if load is None or load.age > STALE_LOAD:
+        return 0.0
+    minutes = sorted(_means(_known(load), ARRIVALS_SECONDS, load.step))
+    return minutes[len(minutes) // 4] if minutes else 0.0
+
+
+def _known(load: ServiceLoad) -> Sequence[float]:
+    """The arrivals since the first request that is known."""
+    begun = next((place for place, one in enumerate(load.arrivals) if one), len(load.arrivals))
+    return load.arrivals[begun:]
 
 
 def _upper(known: Sequence[float], seconds: float, step: float) -> float:

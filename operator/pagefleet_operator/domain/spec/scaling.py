@@ -37,6 +37,7 @@ class Scaling:
     up_policies: tuple[Policy, ...] = ()
     down_policies: tuple[Policy, ...] = ()
     tolerance: float = 0.1
+    headroom: float = 0.0  # a share of the usual arrivals, above them
     idle_to_zero: float | None = None
     startup: float = 60.0  # assumed until one was seen
     wake: bool = False  # a schedule asks for replicas: no sleep now
@@ -56,6 +57,7 @@ def scaling(raw: Mapping[str, Any]) -> Scaling:
         external=raw["mode"] == "external",
         target=targets(raw["target"]),
         tolerance=fraction(raw["tolerance"]),
+        headroom=fraction(raw.get("headroom", "0%")),
         panic_threshold=float(raw["panic"]["threshold"]),
         panic_window=seconds(raw["panic"]["window"]),
         stabilization=seconds(down["stabilization"]) if "stabilization" in down else None,

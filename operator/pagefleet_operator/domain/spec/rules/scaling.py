@@ -60,8 +60,8 @@ SCALING_RULES = (
     Rule(
         ("scaling",),
         "spec.scaling.mode",
-        "self.mode != 'external' || !(has(self.idleToZero) || has(self.schedule))",
-        "external leaves the replicas to another controller: remove idleToZero and schedule",
+        "self.mode != 'external' || !(has(self.idleToZero) || has(self.schedule) || has(self.headroom))",
+        "external leaves the replicas to another controller: remove idleToZero, schedule and headroom",
     ),
     Rule(
         ("scaling",),

@@ -59,6 +59,10 @@ SCALING = record(
             "How long a replica takes until it is Ready, for the time until one was observed; 60s when omitted. Learned afterwards."
         ),
         "tolerance": percent("Share of replicas above the need that scaling down leaves.", default="10%"),
+        "headroom": percent(
+            "Replicas are kept for so much more than what usually arrives (as three quarters of the last hour's minutes have), so that a burst"
+            " is met by what is there. None when omitted."
+        ),
         "panic": record(
             "Reacting at once to a burst.",
             {
