@@ -23,7 +23,7 @@ OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
 SCALING = Scaling(min=1, max=MAX_REPLICAS, target=Targets(ttft=OBJECTIVE.ttft, tpot=OBJECTIVE.tpot))
 OURS = "ours"
 # `scaling.headroom` of ours' settings; the first is the default, which is compared with the others on every case.
-HEADROOMS = (0.0, 0.5, 0.75, 1.0, 2.0, 3.0)
+HEADROOMS = (0.0, 0.5, 0.75, 1.0, 2.0, 5.0)
 # Between one replica and its maximum KEDA is the HPA that it creates (a test asserts it).
 FAMILIES = tuple(name for name in PEERS if name != "keda")
 

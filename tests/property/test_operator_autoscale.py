@@ -44,6 +44,8 @@ SCALINGS = st.builds(
     up_policies=POLICIES,
     down_policies=POLICIES,
     tolerance=st.floats(0, 0.5),
+    headroom=st.sampled_from([0.0, 0.0, 0.5, 1e13]),
+    startup=st.sampled_from([60.0, 60.0, 1200.0]),
     idle_to_zero=st.none() | st.floats(0, 600),
 )
 LOADS = st.none() | st.builds(
@@ -65,7 +67,7 @@ def readings(draw: st.DrawFn) -> tuple[float, Totals, ServiceLoad | None]:
         0.0, serving, fresh, EngineLoad(
             running=draw(COUNT) * bool(fresh), waiting=draw(COUNT) * bool(fresh), waiting_tokens=0,
             kv_pages_total=total, kv_pages_free=total - draw(st.integers(0, total)),
-            preemptions=draw(st.sampled_from([0.0, 0.5])), tokens=draw(RATE) * bool(fresh),
+            preemptions=draw(st.sampled_from([0.0, 0.5])), tokens=draw(st.none() | RATE.map(lambda rate: rate * bool(fresh))),
         ),
     )  # fmt: skip
     stuck = draw(st.sampled_from([0, 0, 0, 2]))
@@ -114,9 +116,20 @@ def noise(mean: float, every: float, seed: int) -> Callable[[float], float]:
     return lambda at: rates[int(at // every)]
 
 
-@pytest.mark.parametrize(("mean", "every"), [(12.0, 10.0), (12.0, 60.0), (40.0, 10.0), (40.0, 300.0), (100.0, 60.0)])
-def test_noise_of_ten_percent_makes_no_flaps(mean: float, every: float) -> None:
-    fleet = warm(noise(mean, every, 3), round(mean / 2.5), Scaling(1, 200))
+@pytest.mark.parametrize(
+    ("mean", "every", "headroom"),
+    [
+        (12.0, 10.0, 0.0),
+        (12.0, 60.0, 0.0),
+        (12.0, 60.0, 1.0),
+        (40.0, 10.0, 0.0),
+        (40.0, 300.0, 0.0),
+        (40.0, 300.0, 1.0),
+        (100.0, 60.0, 0.0),
+    ],
+)
+def test_noise_of_ten_percent_makes_no_flaps(mean: float, every: float, headroom: float) -> None:
+    fleet = warm(noise(mean, every, 3), round(mean / 2.5), Scaling(1, 200, headroom=headroom))
     fleet.run(5400)
     settled = [change for change in fleet.changes if change[0] > 600]
     flaps = [

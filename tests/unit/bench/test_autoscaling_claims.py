@@ -103,7 +103,7 @@ def test_headroom_may_attain_what_the_default_does_not_for_as_many_hours_as_othe
 def test_no_headroom_that_attains_it_is_a_miss() -> None:
     measured = {job(1): result(0.96, 5.0), job(1, index=1): result(0.98, 6.0), job(1, "kpa"): result(0.995, 20.0)}
     text, held = judge([verdict("burst", rows(measured))])[-1]
-    assert not held and "no headroom up to 300%" in text
+    assert not held and "no headroom up to 500%" in text
 
 
 def test_faults_are_in_their_cases_and_a_published_trace_needs_the_peak_of_the_fleet() -> None:

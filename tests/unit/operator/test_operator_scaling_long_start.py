@@ -114,7 +114,7 @@ def test_a_level_load_gives_its_spare_replicas_back_after_an_hour() -> None:
     fleet.run(1800)
     assert fleet.desired is not None
     held = fleet.desired
-    fleet.run(5400)
+    fleet.run(3600)
     assert held >= 6
     assert fleet.desired <= 5
     assert fleet.met / fleet.total > 0.99

@@ -28,7 +28,7 @@ from pagefleet_operator.domain.scaling.inflow import (
 from pagefleet_operator.domain.scaling.load import Totals
 from pagefleet_operator.domain.scaling.replica import Replica, carrying, movable, replica_of, running, taking_up
 from pagefleet_operator.domain.scaling.signals import Situation
-from pagefleet_operator.domain.scaling.throughput import Mean
+from pagefleet_operator.domain.scaling.throughput import Curve, Mean
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
@@ -94,8 +94,9 @@ def demand(
     average = sum(running(s) for s in recent) / len(recent)
     queued = sum(movable(s, replica) for s in recent) / len(recent) + situation.held
     growth, factor = trends.rises(past, load, startup)
-    spare = replica if curve is not None else replica_of(sequences, throughput.early(half_minutes[:-1], sequences))
-    reserve = _reserve(load, readings, average, arriving.each, spare.sequences, startup, scaling.headroom)
+    reserve = _reserve(load, readings, average, arriving.each, sequences, startup, scaling.headroom)
+    early = throughput.early(half_minutes[:-1], sequences)
+    spare, kept = _reserved(reserve, sequences, curve, early, scaling.target.tpot)
     backlog = taking_up(queued, replica, arriving)
     asked = carrying(average, arriving.tokens, replica)
     # Above the load that keeps a token's time, up to what a replica is able to carry, requests take longer and none is left over.
@@ -119,8 +120,8 @@ def demand(
         missing=_missing(totals, load),
         late=_late(latest, past, first_token, scaling.target.ttft),
         decline=decline,
-        spare=reserve.replicas(spare),
-        kept=reserve.replicas(replace(spare, tokens=spare.sure_tokens or spare.tokens)),
+        spare=spare,
+        kept=kept,
         spare_why=reserve.why,
     )
 
@@ -183,6 +184,21 @@ def _reserve(
     used = min(1.0, sum(s.load.running for s in readings) / max(1, sum(s.fresh for s in readings)) / sequences)
     longer = throughput.FULL_STEP / (1 + (throughput.FULL_STEP - 1) * used)
     return _Reserve(max(average, rate * seconds_each(load, readings) * longer), 0.0, why)
+
+
+def _reserved(
+    reserve: _Reserve, sequences: float, curve: Curve | None, early: Curve | None, target: float | None
+) -> tuple[float, float]:
+    """Replicas that carry the reserve, and replicas that do so almost certainly, at `target` seconds per token.
+
+    They go by the curve alone: what tokens take now tells little about full replicas while there are many to spare, and nor does a curve that
+    is fitted to them. So the second number goes by the assumed curve as well.
+    """
+    able, assumed = (
+        replica_of(min(sequences, signals.sequences_of(one, target)), one) for one in (curve or early, early)
+    )
+    tokens = [one for one in (able.sure_tokens or able.tokens, assumed.tokens) if one]
+    return reserve.replicas(able), reserve.replicas(replace(able, tokens=min(tokens, default=None)))
 
 
 def first_token_of(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None) -> float | None:

@@ -69,13 +69,11 @@ def _tokens_each(load: ServiceLoad, past: Sequence[Sample], now: float) -> float
 
 def seconds_each(load: ServiceLoad, past: Sequence[Sample]) -> float:
     """Seconds that a request is in the replicas: those there are over those that arrive (Little's law); 0 when too few have arrived."""
-    begin = now = past[-1].time
-    seen = arrived = 0.0
-    for older, newer in pairwise(s for s in past if s.fresh and s.time >= now - len(load.arrivals) * load.step):
-        begin = min(begin, older.time)
-        seen += _in_flight(newer) * (newer.time - older.time)
-    if steps := round((now - begin) / load.step):
-        arrived = load.step * sum(load.arrivals[-steps:])
+    counted = len(load.arrivals) * load.step
+    read = [s for s in past if s.fresh and s.time >= past[-1].time - counted]
+    steps = round((read[-1].time - read[0].time) / load.step) if read else 0
+    arrived = load.step * sum(load.arrivals[-steps:]) if steps else 0.0
+    seen = sum(_in_flight(newer) * (newer.time - older.time) for older, newer in pairwise(read))
     return seen / arrived if arrived >= MIN_REQUESTS else 0.0
 
 

@@ -204,6 +204,13 @@ def _sequences_in_time(situation: Situation) -> float:
     return max(1.0, each * (MEAN_SHARE * target - base) / (taken - base))
 
 
+def sequences_of(curve: Curve | None, target: float | None) -> float:
+    """Sequences at which a replica with this curve reaches `target` seconds per token; one at least."""
+    if curve is None or target is None or curve.slope <= 0 or curve.base + curve.slope >= MEAN_SHARE * target:
+        return math.inf
+    return (MEAN_SHARE * target - curve.base) / curve.slope
+
+
 def _token_words(situation: Situation) -> str:
     target, taken = situation.target.tpot, _seconds_per_token(situation)
     if target is None or taken is None:

@@ -89,7 +89,7 @@ def means(samples: Iterable[Sample]) -> list[Mean]:
 
 
 def early(means: Iterable[Mean], full: float) -> Curve | None:
-    """The curve that is assumed by the first EARLY_MEANS means, before `fit` has one. A start that takes long does not wait for more."""
+    """The curve that is assumed by as few as EARLY_MEANS means. A start that takes long does not wait until `fit` has one."""
     points = _busy(means)
     if len(points) < EARLY_MEANS:
         return None
