@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# The fields of a chat completion's delta that hold what the model has generated; a delta with any of them is a token.
+SAID = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio")
+
 
 @dataclass(frozen=True)
 class Endpoint:

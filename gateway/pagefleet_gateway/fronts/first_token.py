@@ -11,8 +11,9 @@ import re
 
 import msgspec
 
+from pagefleet_contract.endpoints import SAID
+
 MAX_LINE_BYTES = 256 * 1024  # a longer line is no opening event
-CONTENT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio")
 KINDS = ("response.", "message_", "content_block_", "ping", "error")  # events of Responses and Messages
 # A line that begins like this is an error: within a text of an answer quotes and line ends are escaped. `"error": null`, which some
 # engines write into each event, is none.
@@ -86,4 +87,4 @@ def _has_content(choice: dict[str, object]) -> bool:
     if choice.get("text"):
         return True
     delta = choice.get("delta")
-    return isinstance(delta, dict) and any(delta.get(name) for name in CONTENT_FIELDS)
+    return isinstance(delta, dict) and any(delta.get(name) for name in SAID)

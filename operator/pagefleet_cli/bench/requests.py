@@ -16,6 +16,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pagefleet_cli.bench.profile import MOST, Planned, is_number
+from pagefleet_contract.endpoints import SAID
 
 Clock = Callable[[], float]
 
@@ -154,7 +155,8 @@ async def _read(response: aiohttp.ClientResponse, stream: _Stream, clock: Clock)
             raise TypeError("a number of tokens is no number of tokens")
         stream.usage = usage or stream.usage
         for choice in event.get("choices") or ():
-            if (choice.get("delta") or {}).get("content") or choice.get("text"):
+            delta = choice.get("delta") or {}
+            if choice.get("text") or any(delta.get(name) for name in SAID):
                 stream.last = clock()
                 stream.first = stream.last if stream.first is None else stream.first
                 stream.chunks += 1
