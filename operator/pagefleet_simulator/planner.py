@@ -100,8 +100,10 @@ class Run:
 
 
 def priorities(spec: Spec) -> tuple[str, ...]:
-    """The classes by which the engine orders its waiting requests; none where its policy is fcfs."""
-    by_class = spec.raw["engine"].get("scheduling", {}).get("policy") == PRIORITY
+    """The classes by which the engine orders its waiting requests; none where its policy is fcfs. Our own goes by them unless the spec
+    says otherwise."""
+    policy = spec.pods.engine.scheduling.policy or (PRIORITY if spec.pods.is_ours else "")
+    by_class = policy == PRIORITY
     return tuple(one.name for one in spec.traffic.priorities) if by_class else ()
 
 

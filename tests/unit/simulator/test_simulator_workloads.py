@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from typer.testing import CliRunner
 
 from pagefleet_cli.main import app
 from pagefleet_contract.slo import Objective
+from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_simulator.fleet.profile import Profile, StepTime
 from pagefleet_simulator.fleet.request import Arrival
 from pagefleet_simulator.fleet.view import Bounds
+from pagefleet_simulator.planner import priorities
 from pagefleet_simulator.results.outcome import Ends
 from pagefleet_simulator.results.promises import kept
 from pagefleet_simulator.scalers.hpa import Hpa, Metric
@@ -98,6 +101,21 @@ def test_the_first_class_goes_first_where_the_scheduler_goes_by_priority() -> No
     people = sorted_.priority == "people"
     assert sorted_.ttft[people].max() < 10 < in_turn.ttft[people].min()
     assert sorted_.e2e[~people].max() >= in_turn.e2e[~people].max()
+
+
+@pytest.mark.parametrize(
+    ("engine", "by_class"),
+    [
+        ({}, True), ({"runtime": "pagefleet", "scheduling": {"policy": "fcfs"}}, False), ({"scheduling": {"policy": "priority"}}, True),
+        ({"runtime": "vllm"}, False), ({"runtime": "vllm", "scheduling": {"policy": "priority"}}, True),
+    ],
+)  # fmt: skip
+def test_classes_decide_where_the_engine_is_told_a_priority(engine: dict[str, Any], by_class: bool) -> None:
+    """Our engine orders by priority unless the spec says otherwise; vLLM only where the spec says so."""
+    classes = [{"name": name, "header": {"x-class": name}} for name in ("people", "batch")]
+    spec = parse({"model": {"source": "hf://o/m"}, "engine": engine, "traffic": {"priorities": classes}})
+    assert isinstance(spec, Spec)
+    assert priorities(spec) == (("people", "batch") if by_class else ())
 
 
 def test_a_promise_counts_its_class_and_a_request_without_an_answer_misses_it() -> None:
