@@ -24,6 +24,7 @@ WORDS = [
     "air", "animal", "house", "page", "letter", "point", "mother", "answer", "study", "learn", "world", "food",
     "sun", "thought", "head", "story", "city",
 ]  # fmt: skip
+PLACES = range(len(WORDS))
 
 
 class ProfileError(ValueError):
@@ -98,13 +99,19 @@ class Profile:
 
 @dataclass(frozen=True)
 class Planned:
-    """One request before it is sent. `at`: seconds after the start at which it is meant to be sent."""
+    """One request before it is sent. `at`: seconds after the start at which it is meant to be sent. `words`, after those of `shared`, are
+    the places of the prompt's words in WORDS: a fifth of the text's size, so that long loads fit into the load test's small pod."""
 
     at: float
-    prompt: str
+    words: bytes
     prompt_tokens: int
     output_tokens: int
     temperature: float | None = None
+    shared: bytes = b""
+
+    @property
+    def prompt(self) -> str:
+        return " ".join([WORDS[place] for part in (self.shared, self.words) for place in part])
 
 
 def parse(text: str) -> Profile:
@@ -233,10 +240,10 @@ def plan(profile: Profile) -> list[Planned]:
     shared = [text(own, profile.prefix.tokens) for _ in range(profile.prefix.count)] if profile.prefix else []
     for at in _arrivals(source, profile):
         prompt, output = draw(source, profile.prompt_tokens), draw(source, profile.output_tokens)
-        words = text(source, prompt)
+        words, prefix = text(source, prompt), b""
         if profile.prefix and profile.prefix.tokens:
-            words, prompt = f"{own.choice(shared)} {words}", prompt + profile.prefix.tokens
-        planned.append(Planned(at, words, prompt, output, profile.temperature))
+            prefix, prompt = own.choice(shared), prompt + profile.prefix.tokens
+        planned.append(Planned(at, words, prompt, output, profile.temperature, prefix))
     return planned
 
 
@@ -273,9 +280,9 @@ def draw(source: random.Random, lengths: Lengths | Spread) -> int:
     return lengths.max
 
 
-def text(source: random.Random, tokens: int) -> str:
-    """About `tokens` tokens. No two begin alike, so that a prefix cache cannot answer for the engine."""
-    return " ".join(source.choice(WORDS) for _ in range(tokens))
+def text(source: random.Random, tokens: int) -> bytes:
+    """Places in WORDS for about `tokens` tokens. No two begin alike, so that a prefix cache cannot answer for the engine."""
+    return bytes(source.choice(PLACES) for _ in range(tokens))
 
 
 def _spread(source: random.Random, lengths: Spread) -> float:

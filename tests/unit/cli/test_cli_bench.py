@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pickle
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -65,6 +66,14 @@ def test_a_temperature_is_sent_with_every_request_and_changes_no_other_number() 
     without = plan(replace(load, temperature=None))
     assert [(entry.at, entry.prompt) for entry in planned] == [(entry.at, entry.prompt) for entry in without]
     assert "temperature" not in endpoint.body(without[0])
+
+
+def test_a_long_load_fits_into_the_small_pod_of_a_load_test() -> None:
+    """A million words take a byte each; as text they took more than five, and some hundred million of them are a load that a step may ask
+    for."""
+    planned = plan(Profile(requests=50, prompt_tokens=Lengths(20_000, 0, 20_000)))
+    assert {entry.prompt.count(" ") for entry in planned} == {19_999}
+    assert sum(len(pickle.dumps(entry)) for entry in planned) < 1.1e6
 
 
 def test_arrivals_are_a_poisson_process_of_the_rate() -> None:
