@@ -12,6 +12,9 @@ from typing import Any
 from pagefleet_cli.base.errors import CommandError
 
 MAX_LAYERS = 100_000  # a hundred times what any model has
+# Families of which every N-th layer looks at everything, and the others have the window. Configurations written before transformers
+# had `layer_types` do not say so. Source: transformers' configurations of these models.
+PERIODS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "cohere2": 4}
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def _mlp(config: Mapping[str, Any], hidden: int) -> tuple[int, int, int]:
 
 
 def _windows(config: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
-    """Of each layer how far it looks back, as transformers reads `layer_types`, `sliding_window` and its switches."""
+    """Of each layer how far it looks back, as transformers reads `layer_types`, `sliding_window`, its pattern and its switches."""
     window = config.get("sliding_window")
     if not window or config.get("use_sliding_window") is False:
         return (None,) * layers
@@ -136,7 +139,13 @@ def _windows(config: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
     if config.get("use_sliding_window"):  # Qwen: the first layers look at everything
         first = int(config.get("max_window_layers") or 0)
         return tuple(int(window) if index >= first else None for index in range(layers))
-    return (int(window),) * layers
+    kind = str(config.get("model_type", ""))
+    return periodic(int(window), layers, int(config.get("sliding_window_pattern") or PERIODS.get(kind, 0)))
+
+
+def periodic(window: int, layers: int, period: int) -> tuple[int | None, ...]:
+    """The window in all layers but every `period`-th; in all of them with period 0."""
+    return tuple(None if period and (index + 1) % period == 0 else window for index in range(layers))
 
 
 def from_sizes(

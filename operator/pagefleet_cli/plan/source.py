@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pagefleet_cli.base.errors import CommandError
-from pagefleet_cli.plan.shape import Shape, checked, counted, from_config
+from pagefleet_cli.plan.shape import PERIODS, Shape, checked, counted, from_config, periodic
 
 ALLOWED = (
     "a folder with config.json, a config.json, a .gguf file, hf://org/name[@revision] or python://package/file.gguf"
@@ -125,6 +125,7 @@ def _gguf(path: Path) -> Shape:
     linear = sum(size for name, size in sizes.items() if name.startswith("blk.") and "norm" not in name)
     experts, chosen = header.field(f"{kind}.expert_count") or 0, header.field(f"{kind}.expert_used_count") or 0
     in_experts = sum(size for name, size in sizes.items() if "_exps." in name)
+    family = str(kind).replace("-", "_")
     warnings = () if kv_heads else (f"{path.name} has no head_count_kv: {heads}, the number of query heads, is used",)
     return checked(
         Shape(
@@ -136,7 +137,7 @@ def _gguf(path: Path) -> Shape:
             linear=linear,
             others=sum(sizes.values()) - linear,
             active=linear - (in_experts * (experts - chosen) // experts if experts else 0),
-            windows=(int(window) if window else None,) * layers,
+            windows=periodic(int(window), layers, PERIODS.get(family, 0)) if window else (None,) * layers,
             experts=experts,
             experts_per_token=chosen,
             stored=path.stat().st_size,

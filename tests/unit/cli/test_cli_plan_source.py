@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.main import app
+from pagefleet_cli.plan.shape import from_config
 from pagefleet_cli.plan.source import precision, read
 
 
@@ -41,16 +42,42 @@ def test_a_gguf_file_says_its_own_sizes(tmp_path: Path) -> None:
     assert shape.stored == path.stat().st_size
 
 
-def gguf(numbers: dict[str, int], tensors: dict[str, tuple[int, ...]]) -> bytes:
-    """Return a GGUF file of a llama with zeros for weights."""
+@pytest.mark.parametrize(
+    ("kind", "more", "everything"),
+    [
+        ("gemma2", {}, {1, 3, 5, 7, 9, 11}), ("gpt_oss", {}, {1, 3, 5, 7, 9, 11}), ("gemma3_text", {}, {5, 11}), ("cohere2", {}, {3, 7, 11}),
+        ("gemma3_text", {"sliding_window_pattern": 4}, {3, 7, 11}), ("mistral", {}, set()),
+    ],
+)  # fmt: skip
+def test_families_whose_layers_alternate_keep_every_token_in_some(
+    kind: str, more: dict[str, int], everything: set[int]
+) -> None:
+    """Their older configurations name the window and no layer; with the window in all of them a cache would seem a sixth of what it is."""
+    shape = from_config(
+        {**LLAMA_3_8B, "num_hidden_layers": 12, "model_type": kind, "sliding_window": 1024, **more}, kind
+    )
+    assert {index for index, window in enumerate(shape.windows) if window is None} == everything
+
+
+def test_the_layers_of_a_gguf_file_alternate_as_its_family_does(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    numbers = {"block_count": 4, "attention.head_count": 4, "attention.head_count_kv": 2, "embedding_length": 64, "context_length": 128,
+               "attention.sliding_window": 32}  # fmt: skip
+    for family, windows in (("gemma2", (32, None, 32, None)), ("gpt-oss", (32, None, 32, None)), ("llama", (32,) * 4)):
+        path.write_bytes(gguf(numbers, {}, family))
+        assert read(str(path))[0].windows == windows
+
+
+def gguf(numbers: dict[str, int], tensors: dict[str, tuple[int, ...]], family: str = "llama") -> bytes:
+    """Return a GGUF file with zeros for weights."""
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
 
     whole = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(numbers) + 1)
-    whole += text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    whole += text("general.architecture") + struct.pack("<I", 8) + text(family)
     for name, number in numbers.items():
-        whole += text(f"llama.{name}") + struct.pack("<II", 4, number)
+        whole += text(f"{family}.{name}") + struct.pack("<II", 4, number)
     for name, shape in tensors.items():
         whole += (
             text(name)
