@@ -246,6 +246,8 @@ def _check(asked: Request) -> None:
     for option, value in (("--rate", asked.rate), ("--hours", asked.hours), ("--speed", asked.speed)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise PlanError(f"{option}: must be above 0, not {value}")
+    if asked.hours is not None and asked.hours * 3600 > synthetic.LONGEST_SECONDS:
+        raise PlanError(f"--hours: must be at most {synthetic.LONGEST_SECONDS / 3600:g}, a year, not {asked.hours:g}")
     for option, value in (("--slo-ttft", asked.ttft), ("--slo-tpot", asked.tpot)):
         if value is not None and not value > 0:
             raise PlanError(f"{option}: must be above 0 seconds, not {value}")

@@ -16,10 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pagefleet_simulator.fleet.request import Arrival
-from pagefleet_simulator.traces.synthetic import Trace
+from pagefleet_simulator.traces.synthetic import LONGEST_SECONDS, Trace
 
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MOST_TOKENS = 10_000_000  # of a prompt or an answer
 
 
 class TraceError(ValueError):
@@ -82,6 +83,8 @@ def _parse(name: str, rows: csv.DictReader[str], model: str | None, speed: float
             raise TraceError(f"{name}, line {number}: {error}") from error
         if not math.isfinite(at):
             raise TraceError(f"{name}, line {number}: {columns[0]} must be a number of seconds, not {at}")
+        if max(prompt, output) > MOST_TOKENS:
+            raise TraceError(f"{name}, line {number}: a prompt and an answer have at most {MOST_TOKENS} tokens")
         if output < 1 or prompt < 1:
             skipped += 1
             continue
@@ -91,6 +94,10 @@ def _parse(name: str, rows: csv.DictReader[str], model: str | None, speed: float
     requests.sort(key=lambda one: one[0])
     start = requests[0][0]
     arrivals = tuple(Arrival((at - start) / speed, prompt, output) for at, prompt, output in requests)
+    if arrivals[-1].at > LONGEST_SECONDS:
+        raise TraceError(
+            f"{name}: the arrivals take {arrivals[-1].at / 86400:.3g} days, at most {LONGEST_SECONDS / 86400:g} are simulated: are its times seconds?"
+        )
     return Replay(Trace(name, arrivals[-1].at + 1.0, arrivals), skipped)
 
 

@@ -17,6 +17,7 @@ from pagefleet_simulator.fleet.request import Arrival
 
 BURSTINESS = 0.08  # coefficient of variation of the rate from minute to minute
 NOISE = 0.10
+LONGEST_SECONDS = 366 * 86400.0  # of any trace
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ def test_published_formats_are_replayed(service: Path, name: str) -> None:
         (("--trace", "nowhere.csv"), "nowhere.csv"),
         (("--profile", "nowhere.json"), "a profile is a JSON file or one of"),
         (("--rate", "0"), "--rate: must be above 0"),
+        (("--trace", "builtin:steady", "--hours", "1e9", "--rate", "1e-8"), "--hours: must be at most 8784"),
         (("--mode", "slow"), "--mode"),
         (("--quota", "0"), "--quota"),
     ],

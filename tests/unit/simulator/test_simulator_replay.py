@@ -53,6 +53,14 @@ def test_speed_compresses_time() -> None:
         (["TIMESTAMP,ContextTokens,GeneratedTokens", "yesterday,1,2"], "line 2"),
         (["TIMESTAMP,ContextTokens,GeneratedTokens"], "no request"),
         (["Timestamp,Model,Request tokens,Response tokens", "1,ChatGPT,2"], "line 2"),
+        (
+            ["Timestamp,Request tokens,Response tokens", "0,1,2", "1700000000000000000,1,2"],
+            "at most 366 are simulated: are its times seconds",
+        ),
+        (
+            ["Timestamp,Request tokens,Response tokens", "0,1e300,2"],
+            "line 2: a prompt and an answer have at most 10000000 tokens",
+        ),
         (["Timestamp,Model,Request tokens,Response tokens", '1,"' + "x" * 200_000], "line 2: field larger"),
     ],
 )
