@@ -69,7 +69,7 @@ def _is_of(record: SLORecord, slo: SLO) -> bool:
 def _objective(
     objective: Objective, counts: ObjectiveCounts, window: float, seconds: float, now: float
 ) -> ObjectiveRecord:
-    first = math.floor(now / DAY_SECONDS) - round(window / DAY_SECONDS) + 1
+    first = math.floor((now - window) / DAY_SECONDS)  # the day on which the window begins counts as a whole
     days = {day: one for day, one in sorted(counts.days.items()) if day >= first}
     requests, missed = (sum(one[place] for one in days.values()) for place in (0, 1))
     budget = objective.allowed * requests
