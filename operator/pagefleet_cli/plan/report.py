@@ -138,6 +138,11 @@ def warnings(result: Plan) -> list[str]:
         )
     if request.tpot is not None and result.replica.users and not result.batch:
         lines.append("not even one sequence decodes within --tpot: more accelerators, or smaller weights")
+    if shape.heads % result.replica.accelerators:
+        lines.append(
+            f"{result.replica.accelerators} accelerators cannot share {shape.heads} query heads evenly, so engines refuse them, unless "
+            "spec.engine.pipelineParallelSize divides the layers among them"
+        )
     if result.replica.accelerators > shape.kv_heads and shape.latent is None:
         lines.append(
             f"{result.replica.accelerators} accelerators share {shape.kv_heads} KV heads: each is held "

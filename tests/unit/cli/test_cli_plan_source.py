@@ -13,6 +13,9 @@ from typer.testing import CliRunner
 
 from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.main import app
+from pagefleet_cli.plan.accelerators import accelerator
+from pagefleet_cli.plan.memory import Load
+from pagefleet_cli.plan.report import Request, plan, warnings
 from pagefleet_cli.plan.shape import from_config
 from pagefleet_cli.plan.source import precision, read
 
@@ -66,6 +69,14 @@ def test_the_layers_of_a_gguf_file_alternate_as_its_family_does(tmp_path: Path) 
     for family, windows in (("gemma2", (32, None, 32, None)), ("gpt-oss", (32, None, 32, None)), ("llama", (32,) * 4)):
         path.write_bytes(gguf(numbers, {}, family))
         assert read(str(path))[0].windows == windows
+
+
+def test_accelerators_that_no_engine_can_share_a_layer_among_are_doubted() -> None:
+    """vLLM, SGLang and our own engine refuse three accelerators for 32 heads when they start."""
+    for count, doubted in ((3, True), (4, False)):
+        asked = Request("bf16", "bf16", Load(8192, 4096), accelerators=count)
+        doubts = warnings(plan(from_config(LLAMA_3_8B, "llama"), accelerator("H100"), asked))
+        assert any("cannot share 32 query heads" in line for line in doubts) is doubted
 
 
 def gguf(numbers: dict[str, int], tensors: dict[str, tuple[int, ...]], family: str = "llama") -> bytes:
