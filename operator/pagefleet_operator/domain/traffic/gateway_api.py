@@ -228,6 +228,7 @@ def _enforced(
         lost += ["spec.rollout.route.stickyBy"] if spec.rollout.route.sticky_by is not None else []
         lost += _split_lost(spec)
         lost += ["spec.scaling.idleToZero"] if spec.scaling.idle_to_zero is not None else []
+        lost += ["spec.slo.objectives (nobody counts requests)"] if spec.slo.objectives else []
         lost += ["spec.slo.atRisk"] if spec.slo.at_risk is not None else []
         lost += ["spec.cost.budget.shed"] if spec.cost.budget is not None and spec.cost.budget.shed else []
         lost += (
