@@ -125,9 +125,13 @@ def test_an_engine_has_the_time_to_start_that_the_spec_gives_it(timeout: str, se
     given = {"startTimeout": timeout} if timeout else {}
     spec = spec_of("minimal")
     spec = {**spec, "engine": {**spec.get("engine", {}), **given}}
-    (container,) = deployment(child_of(spec), 1)["spec"]["template"]["spec"]["containers"]
+    made = deployment(child_of(spec), 1)["spec"]
+    (container,) = made["template"]["spec"]["containers"]
     probe = container["startupProbe"]
     assert (probe["periodSeconds"], probe["failureThreshold"]) == (1, seconds)
+    assert made["progressDeadlineSeconds"] == max(3600, 2 * seconds), (
+        "a start that is allowed is no rollout that is stuck"
+    )
 
 
 @pytest.mark.parametrize("timeout", ["soon", 7, [], {"a": 1}])

@@ -24,6 +24,7 @@ from pagefleet_operator.domain.runtimes.volumes import volumes
 USER = 65532
 AFTER_DRAIN = 30
 START_SECONDS = 1800  # until an engine that does not start is restarted, where the spec names no time
+PROGRESS_SECONDS = 2 * START_SECONDS  # until Kubernetes says of a Deployment that it makes no progress
 # The fields of a claim of spec.pod that the pod has, and those that the engine's container has.
 CLAIMED, USED = ("name", "resourceClaimName", "resourceClaimTemplateName"), ("name", "request")
 OVER_NODES: Mapping[str, Any] = {
@@ -46,7 +47,7 @@ def deployment(child: Child, replicas: int) -> dict[str, Any]:
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 0,
-            "progressDeadlineSeconds": 3600,
+            "progressDeadlineSeconds": max(PROGRESS_SECONDS, 2 * start_seconds(child.spec.engine.start_timeout)),
             "selector": {"matchLabels": child.selector},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": {"metadata": metadata, "spec": _pod(child, launch)},
