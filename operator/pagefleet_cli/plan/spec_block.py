@@ -13,12 +13,15 @@ from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.plan import memory
 from pagefleet_cli.plan.memory import KV
 from pagefleet_cli.plan.report import Plan
+from pagefleet_operator.domain.spec.schema import structure
+from pagefleet_operator.domain.spec.schema.scaling import CAPACITY_PLAN
 
 STEPS = 60  # of a bisection
 
 
 def block(result: Plan) -> dict[str, Any]:
-    """A patch of an InferenceService: {"spec": {"capacityPlan": {...}}}. Raises CommandError for a plan in which nothing fits."""
+    """A patch of an InferenceService: {"spec": {"capacityPlan": {...}}}. Raises CommandError for a plan in which nothing fits, or that a
+    spec has no room for."""
     request, one = result.request, result.replica
     if not one.users or not result.batch:
         raise CommandError("--spec: nothing fits this plan, see its warnings without --spec")
@@ -41,7 +44,10 @@ def block(result: Plan) -> dict[str, Any]:
         plan["requestsPerSecond"] = _tidy(request.rate)
     if result.replicas is not None:
         plan["replicas"] = result.replicas
-    return {"spec": {"capacityPlan": {**plan, "perRequest": each, "perReplica": replica}}}
+    made = {**plan, "perRequest": each, "perReplica": replica}
+    for wrong in structure.check(made, CAPACITY_PLAN, "spec.capacityPlan"):
+        raise CommandError(f"--spec: {wrong.field}: {wrong.message}: no service can state this plan")
+    return {"spec": {"capacityPlan": made}}
 
 
 def _tidy(value: float) -> float:

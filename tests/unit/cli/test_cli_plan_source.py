@@ -18,6 +18,7 @@ from pagefleet_cli.plan.memory import Load
 from pagefleet_cli.plan.report import Request, plan, warnings
 from pagefleet_cli.plan.shape import from_config
 from pagefleet_cli.plan.source import precision, read
+from pagefleet_cli.plan.spec_block import block
 
 
 def test_the_hugging_face_cache_is_read_without_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +78,13 @@ def test_accelerators_that_no_engine_can_share_a_layer_among_are_doubted() -> No
         asked = Request("bf16", "bf16", Load(8192, 4096), accelerators=count)
         doubts = warnings(plan(from_config(LLAMA_3_8B, "llama"), accelerator("H100"), asked))
         assert any("cannot share 32 query heads" in line for line in doubts) is doubted
+
+
+def test_a_plan_that_no_service_can_state_is_no_patch() -> None:
+    """The API server would refuse it: more than a thousand replicas are several services."""
+    asked = Request("bf16", "bf16", Load(8192, 4096), users=1_000_000)
+    with pytest.raises(CommandError, match=r"--spec: spec.capacityPlan.replicas: must be from 1 to 1000, not"):
+        block(plan(from_config(LLAMA_3_8B, "llama"), accelerator("H100"), asked))
 
 
 def gguf(numbers: dict[str, int], tensors: dict[str, tuple[int, ...]], family: str = "llama") -> bytes:
