@@ -219,6 +219,14 @@ def test_an_adapter_lies_at_the_path_that_the_spec_says_whatever_signs_are_in_it
     assert modules[0] == "a0=/plain"
 
 
+def test_a_step_of_sglang_has_room_for_requests_of_every_adapter_and_of_the_model_itself() -> None:
+    """It counts a request without an adapter as one of its own: with no room for it, those of an adapter wait until all of the model's have
+    ended, and the other way about."""
+    adapters = [{"name": name, "source": f"file:///{name}"} for name in ("a", "b")]
+    args = REGISTRY["sglang"].launch(child_of(changed("sglang", "model.adapters", adapters)), "1").args
+    assert "--max-loras-per-batch=3" in args
+
+
 def test_a_pods_annotation_says_what_its_engine_is() -> None:
     metadata = deployment(child_of(spec_of("custom")), 1)["spec"]["template"]["metadata"]
     found = engine_of({"metadata": metadata})

@@ -176,10 +176,11 @@ def _of_prefill(arguments: Iterable[str]) -> list[str]:
 
 
 def _adapters(model: Model) -> list[str]:
+    """Among the adapters of a batch SGLang counts the model itself, for requests without one."""
     if not model.adapters:
         return []
     paths = [f"{adapter.name}={path_in_pod(adapter.source, model)}" for adapter in model.adapters]
-    return ["--enable-lora", f"--max-loras-per-batch={len(paths)}", "--lora-paths", *paths]
+    return ["--enable-lora", f"--max-loras-per-batch={len(paths) + 1}", "--lora-paths", *paths]
 
 
 ADAPTER = Adapter(
