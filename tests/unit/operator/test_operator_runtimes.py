@@ -227,6 +227,23 @@ def test_a_step_of_sglang_has_room_for_requests_of_every_adapter_and_of_the_mode
     assert "--max-loras-per-batch=3" in args
 
 
+def test_tgi_takes_as_many_requests_as_it_may_run_and_more_that_wait() -> None:
+    """Of its own accord it answers 429 from the 129th request on, however many sequences it may run."""
+    flag, scheduled = "--max-concurrent-requests=", changed("tgi", "engine.scheduling.maxSequences", 256)
+
+    def written(spec: dict[str, Any]) -> list[str]:
+        return [one for one in REGISTRY["tgi"].launch(child_of(spec), "1").args if one.startswith(flag)]
+
+    assert written(scheduled) == [f"{flag}384"]
+    own = {**scheduled, "engine": {**scheduled["engine"], "args": ["--max-concurrent-requests", "500"]}}
+    assert written(own) == [], "TGI refuses a flag that stands twice"
+    told = {
+        **scheduled,
+        "engine": {**scheduled["engine"], "env": [{"name": "MAX_CONCURRENT_REQUESTS", "value": "500"}]},
+    }
+    assert written(told) == []
+
+
 def test_a_pods_annotation_says_what_its_engine_is() -> None:
     metadata = deployment(child_of(spec_of("custom")), 1)["spec"]["template"]["metadata"]
     found = engine_of({"metadata": metadata})

@@ -9,10 +9,11 @@ from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NEURON, NEURON_CORE
+from pagefleet_operator.domain.base.revision_spec import Engine as EngineSpec
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import HEADS, SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
-from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.launch import Launch, flag_name
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
 
 IMAGE = "ghcr.io/huggingface/text-generation-inference:3.3.6"
@@ -26,6 +27,8 @@ IMAGES = {
 }
 ENVIRONMENT = {"habana.ai/gaudi": {"PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"}}
 SLOTS_FLAG = "--max-batch-size"
+MOST_FLAG, MOST_VARIABLE = "--max-concurrent-requests", "MAX_CONCURRENT_REQUESTS"
+WAITING = 128  # requests that may wait beside those that run; alone it is TGI's own bound of both together
 KV_DTYPES = {"auto": None, "fp8": "fp8_e4m3fn"}
 QUANTIZE = {"none": None, "int8": "eetq", "fp8": "fp8", "awq": "awq"}
 OWNED = {
@@ -90,10 +93,18 @@ def _flags(child: Child) -> dict[str, object]:
         "--cuda-memory-fraction": engine.kv_cache.memory_fraction,
         "--kv-cache-dtype": KV_DTYPES[engine.kv_cache.dtype or "auto"],
         "--max-batch-size": engine.scheduling.max_sequences,
+        MOST_FLAG: _most(engine),
         "--max-batch-prefill-tokens": engine.scheduling.tokens_per_step,
         "--lora-adapters": ",".join(adapters) or None,
         "--graceful-termination-timeout": drain_seconds(),
     }
+
+
+def _most(engine: EngineSpec) -> int | None:
+    """The requests that run or wait, beyond which it answers 429. None where it, or the spec's own flag or variable, says so."""
+    slots = engine.scheduling.max_sequences
+    told = [flag_name(one) for one in engine.args] + [one["name"] for one in engine.env]
+    return None if slots is None or MOST_FLAG in told or MOST_VARIABLE in told else slots + WAITING
 
 
 ADAPTER = Adapter(
