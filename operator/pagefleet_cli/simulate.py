@@ -72,7 +72,7 @@ def simulate(
 ) -> None:
     """Simulate a scaling policy on a trace: its cost and latency beside those of other autoscalers."""
     from pagefleet_simulator.fleet.profile import ProfileError
-    from pagefleet_simulator.planner import PlanError, Request, holding, plan, priorities
+    from pagefleet_simulator.planner import PlanError, Request, holding, left_out, plan, priorities
     from pagefleet_simulator.traces.replay import TraceError
 
     spec = _spec(service, name)
@@ -98,6 +98,7 @@ def simulate(
             priorities=priorities(spec),
             hold=hold,
             held=held,
+            left_out=left_out(spec),
         )
         prepared = plan(request)
         if report is not None:  # before the runs: they take too long to be lost

@@ -47,7 +47,7 @@ class PlanError(ValueError):
 class Request:
     """The request; None where the planner chooses. `ttft` and `tpot` are in seconds, `quota` in accelerators. `promises` are those
     of `spec.slo`; `priorities` are the classes by which the engine's scheduler goes, the most important first. Of the requests
-    that come while no replica is ready, gateways hold `held`, each for `hold` seconds at most."""
+    that come while no replica is ready, gateways hold `held`, each for `hold` seconds at most. `left_out` is what is not simulated."""
 
     scaling: Scaling
     trace: str = "builtin:diurnal"
@@ -67,6 +67,7 @@ class Request:
     priorities: tuple[str, ...] = ()
     hold: float = 600.0
     held: int = 4096
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def plan(asked: Request) -> Plan:
         f"profile {profile.name} ({profile.source}): about {each:.2f} requests/s a replica at a full batch\n"
         f"SLO: first token within {objective.ttft:g} s, {objective.tpot * 1e3:.0f} ms per token after it; "
         f"{bounds.min} to {bounds.max} replicas of {profile.accelerators} accelerators{_capped(asked.scaling, bounds)}; mode {mode}"
-        f"{_left_out(asked.scaling)}"
+        + (f"\nnot simulated: {', '.join(asked.left_out)}" if asked.left_out else "")
     )
     return Plan(
         trace=trace,
@@ -226,15 +227,21 @@ def _capped(scaling: Scaling, bounds: Bounds) -> str:
     return "" if bounds.max == scaling.max else f" (spec.cost.ceilingPerHour allows {bounds.max})"
 
 
-def _left_out(scaling: Scaling) -> str:
-    """What the manifest asks for and no simulation has, in a line; "" where it asks for nothing of it."""
+def left_out(spec: Spec) -> tuple[str, ...]:
+    """What the manifest asks for and no simulation has."""
+    scaling, traffic = spec.scaling, spec.traffic
     fields = {
-        "schedule": scaling.schedule,  # a trace has no time of day
-        "warmSpares": scaling.spares,
-        "mode external": scaling.external,
+        "spec.scaling.schedule": scaling.schedule,  # a trace has no time of day
+        "spec.scaling.warmSpares": scaling.spares,
+        "spec.scaling.mode external": scaling.external,
+        "spec.engine.disaggregation": spec.pods.engine.disaggregation,
+        "spec.traffic.circuitBreaker": traffic.max_requests_per_pod,
+        "spec.traffic.peak": traffic.peak_output_tokens,
+        "spec.traffic.rateLimits": traffic.rate_limits,
+        "spec.cost.budget": spec.cost.budget,
+        "spec.slo.atRisk": spec.slo.at_risk,
     }
-    named = ", ".join(f"spec.scaling.{name}" for name, given in fields.items() if given)
-    return f"\nnot simulated: {named}" if named else ""
+    return tuple(name for name, given in fields.items() if given)
 
 
 def _check(asked: Request) -> None:

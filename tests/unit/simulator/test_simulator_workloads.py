@@ -17,7 +17,7 @@ from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_simulator.fleet.profile import Profile, StepTime
 from pagefleet_simulator.fleet.request import Arrival
 from pagefleet_simulator.fleet.view import Bounds
-from pagefleet_simulator.planner import priorities
+from pagefleet_simulator.planner import left_out, priorities
 from pagefleet_simulator.results.outcome import Ends
 from pagefleet_simulator.results.promises import kept
 from pagefleet_simulator.scalers.hpa import Hpa, Metric
@@ -116,6 +116,25 @@ def test_classes_decide_where_the_engine_is_told_a_priority(engine: dict[str, An
     spec = parse({"model": {"source": "hf://o/m"}, "engine": engine, "traffic": {"priorities": classes}})
     assert isinstance(spec, Spec)
     assert priorities(spec) == (("people", "batch") if by_class else ())
+
+
+def test_what_a_manifest_asks_for_and_no_simulation_has_is_named() -> None:
+    raw = {
+        "model": {"source": "hf://o/m"},
+        "traffic": {"circuitBreaker": {"maxRequestsPerPod": 8}, "peak": {"maxOutputTokens": 64}},
+        "scaling": {"max": 3, "warmSpares": 1},
+        "cost": {"perAcceleratorHour": 2, "budget": {"perMonth": 100}},
+        "slo": {"objectives": [{"name": "up", "signal": "errors", "maxRate": "1%"}], "atRisk": {"maxOutputTokens": 64}},
+    }
+    spec = parse(raw)
+    assert isinstance(spec, Spec)
+    assert left_out(spec) == (
+        "spec.scaling.warmSpares", "spec.traffic.circuitBreaker", "spec.traffic.peak", "spec.cost.budget", "spec.slo.atRisk"
+    )  # fmt: skip
+    split = parse({"model": {"source": "hf://o/m"}, "resources": {"accelerator": {"name": "nvidia.com/gpu"}},
+                   "engine": {"runtime": "vllm", "disaggregation": {"prefill": {"replicas": 1}}}})  # fmt: skip
+    assert isinstance(split, Spec)
+    assert left_out(split) == ("spec.engine.disaggregation",)
 
 
 def test_a_promise_counts_its_class_and_a_request_without_an_answer_misses_it() -> None:
