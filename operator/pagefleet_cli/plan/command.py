@@ -160,6 +160,7 @@ def plan_command(
             )
         request = Request(
             weights=_precision(weights, shape, stored),
+            computed=stored if weights is Weights.AUTO else weights.value,
             kv=kv.value,
             load=Load(longest, mean or shared + max(1, (longest - shared) // 2), page, shared, prompt, answer),
             fraction=fraction,

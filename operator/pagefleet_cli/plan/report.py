@@ -22,7 +22,8 @@ WASTE = 1.5
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for. `weights`: one of memory.LINEAR, or "stored"; `kv`: one of memory.KV; `fraction` of memory."""
+    """What is asked for. `weights`: one of memory.LINEAR, or "stored"; `kv`: one of memory.KV; `fraction` of memory. `computed`: one of
+    memory.LINEAR, the type of stored weights; None where that is not known."""
 
     weights: str
     kv: str
@@ -34,6 +35,12 @@ class Request:
     answer: float = 256.0
     tpot: float | None = None
     efficiency: float = 1.0
+    computed: str | None = None
+
+    @property
+    def fp8(self) -> bool:
+        """Whether linear layers are computed in FP8, where the accelerator can."""
+        return "fp8" in (self.weights, self.computed)
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def plan(shape: Shape, card: Accelerator, request: Request) -> Plan:
     """Plan with the smallest replica that needs at most WASTE times the accelerators of the best size; where nothing says how much is
     needed, with the smallest that fits. Raises CommandError when nothing fits."""
     element, load = KV[request.kv], request.load
-    if request.weights == "fp8" and card.fp8 and card.flops is not None:
+    if request.fp8 and card.fp8 and card.flops is not None:
         card = replace(card, flops=2 * card.flops)
     weights = memory.weight_bytes(
         shape, "bf16" if request.weights == "stored" else request.weights, request.weights == "stored"
@@ -148,7 +155,7 @@ def warnings(result: Plan) -> list[str]:
             f"{result.replica.accelerators} accelerators share {shape.kv_heads} KV heads: each is held "
             f"{memory.copies(shape, result.replica.accelerators):g} times"
         )
-    if "fp8" in (request.weights, request.kv) and not result.card.fp8:
+    if (request.fp8 or request.kv == "fp8") and not result.card.fp8:
         lines.append(f"{result.card.name} does not compute in FP8: it saves memory there, not time")
     if any(window is not None for window in shape.windows):
         lines.append(

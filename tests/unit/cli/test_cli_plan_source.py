@@ -72,6 +72,27 @@ def test_the_layers_of_a_gguf_file_alternate_as_its_family_does(tmp_path: Path) 
         assert read(str(path))[0].windows == windows
 
 
+def test_a_checkpoint_in_fp8_computes_its_prompts_as_fast_as_one_that_is_made_fp8(tmp_path: Path) -> None:
+    """Its files say so, and the plan must not count the arithmetic of 16 bits because their bytes are taken as they are."""
+    config = {**LLAMA_3_8B, "quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = ("--input-tokens", "4000", "--output-tokens", "100", "--requests-per-second", "50", "--output", "json")
+
+    def planned(*more: str) -> dict[str, Any]:
+        result = CliRunner().invoke(app, ["plan", str(tmp_path), *asked, *more])
+        assert result.exit_code == 0, result.output
+        found: dict[str, Any] = json.loads(result.output)
+        return found
+
+    made = planned("--weights", "fp8")
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": made["weightBytes"]}})
+    )
+    found = planned()
+    assert (found["replicas"], found["tokensPerSecondReplica"]) == (made["replicas"], made["tokensPerSecondReplica"])
+    assert any("does not compute in FP8" in line for line in planned("--accelerator", "A100-80GB")["warnings"])
+
+
 def test_accelerators_that_no_engine_can_share_a_layer_among_are_doubted() -> None:
     """vLLM, SGLang and our own engine refuse three accelerators for 32 heads when they start."""
     for count, doubted in ((3, True), (4, False)):
