@@ -18,6 +18,8 @@ from pagefleet_cli.plan.shape import PERIODS, Shape, checked, counted, from_conf
 ALLOWED = (
     "a folder with config.json, a config.json, a .gguf file, hf://org/name[@revision] or python://package/file.gguf"
 )
+# The weights of a group of compressed-tensors, by their bits and type.
+GROUPS = {(8, "float"): "fp8", (8, "int"): "int8", (4, "int"): "awq"}
 
 
 def read(source: str) -> tuple[Shape, str | None]:
@@ -28,10 +30,10 @@ def read(source: str) -> tuple[Shape, str | None]:
     config = path / "config.json" if path.is_dir() else path
     try:
         document: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
-        shape = from_config(document, source.removeprefix("hf://"), _stored(config.parent))
-    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        shape, held = from_config(document, source.removeprefix("hf://"), _stored(config.parent)), precision(document)
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, LookupError) as error:
         raise CommandError(f"{source}: {config.name} cannot be read ({error}); allowed: {ALLOWED}") from error
-    return shape, precision(document)
+    return shape, held
 
 
 def precision(document: dict[str, Any]) -> str | None:
@@ -43,6 +45,10 @@ def precision(document: dict[str, Any]) -> str | None:
             return "awq"
         case "fp8" | "fbgemm_fp8":
             return "fp8"
+        case "compressed-tensors":
+            groups = [one["weights"] for one in document["quantization_config"].get("config_groups", {}).values()]
+            kinds = {(one.get("num_bits"), one.get("type")) for one in groups}
+            return GROUPS.get(kinds.pop()) if len(kinds) == 1 else None
         case "":
             kind = document.get("dtype") or document.get("torch_dtype") or "bfloat16"
             return "float32" if kind == "float32" else "bf16"

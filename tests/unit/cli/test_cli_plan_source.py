@@ -141,6 +141,28 @@ def test_a_checkpoint_says_how_it_is_quantised(config: dict[str, Any] | None, ex
     assert precision({"quantization_config": config}) == expected
 
 
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ([(8, "float")], "fp8"), ([(8, "int")], "int8"), ([(4, "int"), (4, "int")], "awq"), ([(4, "int"), (8, "float")], None),
+        ([(4, "float")], None), ([], None),
+    ],
+)  # fmt: skip
+def test_compressed_tensors_say_it_by_group(groups: list[tuple[int, str]], expected: str | None) -> None:
+    """The form of most FP8 checkpoints of today."""
+    named = {f"group_{i}": {"weights": {"num_bits": bits, "type": kind}} for i, (bits, kind) in enumerate(groups)}
+    assert (
+        precision({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": named}}) == expected
+    )
+
+
+@pytest.mark.parametrize("config", ["fp8", {"quant_method": "compressed-tensors", "config_groups": [1]}])
+def test_a_quantisation_of_another_form_is_named(tmp_path: Path, config: object) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_3_8B, "quantization_config": config}))
+    with pytest.raises(CommandError, match=r"config\.json cannot be read"):
+        read(str(tmp_path))
+
+
 def test_an_unknown_quantisation_is_not_guessed(tmp_path: Path) -> None:
     strange = {**LLAMA_3_8B, "quantization_config": {"quant_method": "gptq", "bits": 3}}
     assert precision(strange) is None
