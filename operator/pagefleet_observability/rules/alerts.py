@@ -175,7 +175,8 @@ SERVICES = Group(
             f"({_both(14.4, ('5m', '1h'))} or {_both(6, ('30m', '6h'))}) and on ({SERVICE}) {SERVICE_RATE} > {MIN_RATE}",
             "2m",
             f"{OBJECTIVE} misses its promise {{{{ $value | humanize }}}} times as often as it may",
-            "Of spec.slo's error budget, 2 % is used in an hour or 5 % in six hours; at this pace the rest is gone within days.",
+            "Of an error budget of 30 days, 2 % is used in an hour or 5 % in six hours (of one of 7 days, 9 % or 21 %); at this pace the rest is"
+            " gone within days.",
         ),
         Alert(
             "PagefleetSLOBurnSlow",
@@ -183,7 +184,7 @@ SERVICES = Group(
             f"{_both(3, ('2h', '1d'))} and {missed('1d')} >= {MIN_MISSES}",
             "15m",
             f"{OBJECTIVE} misses its promise {{{{ $value | humanize }}}} times as often as it may",
-            f"A tenth of spec.slo's error budget is used in a day, by {MIN_MISSES} requests at least; at this pace it is gone before the"
+            f"A tenth of an error budget of 30 days is used in a day, by {MIN_MISSES} requests at least; at this pace it is gone before the"
             " window ends.",
         ),
         Alert(
