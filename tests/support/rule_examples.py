@@ -32,6 +32,19 @@ KEY = {"name": "s", "key": "k"}
 
 
 SPEC_EXAMPLES = (
+    *(
+        Example(
+            "spec.rollout.steps",
+            "loadTest does not go with spec.engine.disaggregation",
+            {**SGLANG, "engine.disaggregation.prefill.replicas": 1, "rollout.steps": [{"weight": 5}, {"loadTest": {}}]},
+            accepted,
+        )
+        for accepted in (
+            {**SGLANG, "engine.disaggregation.prefill.replicas": 1, "rollout.steps": [{"weight": 5}]},
+            {**SGLANG, "rollout.steps": [{"loadTest": {}}]},
+            {**VLLM, **GPU, "engine.disaggregation.prefill.replicas": 1, "rollout.steps": [{"loadTest": {}}]},
+        )
+    ),
     Example(
         "spec.capacityPlan",
         "needs a number that can be compared",
