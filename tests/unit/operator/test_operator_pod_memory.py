@@ -96,6 +96,10 @@ def test_huge_pages_are_requested_limited_and_mounted() -> None:
         ({"sharedMemory": "0"}, "sharedMemory"),
         ({"sharedMemory": "5Gi", "memory": "8Gi"}, None),
         ({"sharedMemory": "big"}, "sharedMemory"),
+        ({"memory": "500m"}, "memory"),  # half a byte: M was meant
+        ({"memory": "4"}, "memory"),
+        ({"memory": "0"}, None),
+        ({"memory": "64Mi"}, None),
         ({"hugePages": {"1Gi": "2Gi", "2Mi": "6Mi"}}, None),
         ({"hugePages": {"1Gi": "512Mi"}}, "hugePages.1Gi"),
         ({"hugePages": {"2Mi": "0"}}, "hugePages.2Mi"),

@@ -30,6 +30,7 @@ from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME, LABEL_NA
 from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 
 MAX_PERIOD_SECONDS = 1800.0
+LEAST_MEMORY = 1 << 20  # bytes; with less no container starts, and with 0 it has no limit
 OWN_LABELS, OWN_PREFIX = (MANAGED_LABEL, NAME_LABEL), f"{GROUP}/"
 
 
@@ -170,6 +171,9 @@ def _cache(cache: Mapping[str, Any]) -> Iterator[SpecError]:
 
 def _memory(resources: Mapping[str, Any]) -> Iterator[SpecError]:
     """Amounts that a pod cannot have."""
+    if 0 < amount(memory := resources["memory"]) < LEAST_MEMORY:
+        message = f"must be at least 1Mi, such as 4Gi, not {memory}: without a unit it is bytes, and m stands for thousandths of one"
+        yield SpecError("spec.resources.memory", message)
     shared = resources.get("sharedMemory")
     if shared is not None and not 0 < amount(shared) <= amount(resources["memory"]):
         message = f"must be above 0 and at most spec.resources.memory, {resources['memory']}, of which it is a part"
