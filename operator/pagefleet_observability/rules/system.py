@@ -20,10 +20,12 @@ SYSTEM = Group(
         Alert(
             "PagefleetGatewayAbsent",
             PAGE,
-            "absent(pagefleet_gateway_watch_synced)",
+            # An endpoint picker has the same metrics in a tenant's namespace. The gateway runs beside the operator.
+            "absent(pagefleet_gateway_watch_synced)"
+            " or (max by (namespace) (pagefleet_operator_leader) unless on (namespace) pagefleet_gateway_watch_synced)",
             "2m",
             "No gateway is scraped",
-            "Prometheus has had no metrics of a gateway for two minutes: no gateway runs, or Prometheus cannot reach it.",
+            "Prometheus has had no metrics of a gateway beside the operator for two minutes: none runs, or Prometheus cannot reach it.",
         ),
         Alert(
             "PagefleetOperatorLagging",

@@ -127,6 +127,23 @@ def test_the_mean_price_of_a_week_is_that_of_all_operators_which_have_led(tmp_pa
     _play(case, scenarios, tmp_path)
 
 
+def test_a_picker_of_a_tenant_stands_in_for_no_gateway(tmp_path: Path) -> None:
+    """It has the gateway's metrics, in its own namespace. The gateway runs beside the operator."""
+    case = next(case for case in CASES if case.alert == "PagefleetGatewayAbsent")
+    synced = 'pagefleet_gateway_watch_synced{{namespace="{}",pod="g",kind="pods"}}'
+    leads = {f'pagefleet_operator_leader{{namespace="s",pod="o{pod}"}}': f"{pod}+0x60" for pod in (0, 1)}
+    picker, gateway = {synced.format("team-a"): "1+0x60"}, {synced.format("s"): "1+0x60"}
+    scenarios = [
+        _scenario(case, "fires", leads | picker, {"namespace": "s"}),
+        _scenario(
+            case, "fires when the gateway goes", leads | picker | {synced.format("s"): "1+0x20"}, {"namespace": "s"}
+        ),
+        _scenario(case, "is quiet with a gateway", leads | picker | gateway, None),
+        _scenario(case, "is quiet with pickers alone", picker, None),
+    ]
+    _play(case, scenarios, tmp_path)
+
+
 def test_an_expectation_that_does_not_hold_is_named(tmp_path: Path) -> None:
     """The test above can fail, both ways."""
     case = next(case for case in CASES if case.alert == "PagefleetRegressed")
