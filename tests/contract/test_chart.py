@@ -220,6 +220,21 @@ def test_another_namespace_is_the_one_of_every_object() -> None:
     assert [one["namespaceSelector"] for one in believed] == [{"matchNames": ["fleet"]}] * 2
 
 
+def test_another_chart_can_have_this_one_as_a_part_that_is_switched_on(tmp_path: Path) -> None:
+    """Helm gives the part the value that the parent's `condition` reads."""
+    part = {"name": "pagefleet", "version": ">=0.0.0", "condition": "pagefleet.enabled"}
+    parent = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [part]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(parent))
+    shutil.copytree(CHART, tmp_path / "charts/pagefleet")
+
+    def printed(enabled: str) -> list[Any]:
+        given = ("--namespace", "pagefleet-system", "--set", f"pagefleet.enabled={enabled}")
+        return [one for one in yaml.safe_load_all(run("template", "platform", str(tmp_path), *given).stdout) if one]
+
+    assert named(printed("true")) == named(rendered())
+    assert printed("false") == []
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -170,7 +170,9 @@ def schema(given: tuple[Value, ...]) -> str:
         for part in way:
             place = place["properties"].setdefault(part, _closed())
         place["properties"][last] = {**value.schema, "description": value.about}
-    root["properties"]["global"] = {"type": "object", "description": "Helm's own, where this chart is part of another"}
+    # Where this chart is part of another, Helm hands these two down.
+    root["properties"]["global"] = {**MAP, "description": "Helm's own, where this chart is part of another"}
+    root["properties"]["enabled"] = {**FLAG, "description": "for the `condition` of a chart that this one is part of"}
     return json.dumps(root, indent=2) + "\n"
 
 
