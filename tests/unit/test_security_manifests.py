@@ -172,6 +172,21 @@ def test_gateways_of_the_cluster_reach_the_engines_whose_pods_they_are_told() ->
     assert len(found) == 2
 
 
+def test_namespaces_that_the_engines_policies_select_by_name_are_labelled_by_hand_on_1_20() -> None:
+    """Kubernetes sets this label from 1.21 on. Without it no gateway reaches an engine, and no engine the cluster's DNS."""
+    label = "kubernetes.io/metadata.name"
+    selected = {
+        peer["namespaceSelector"]["matchLabels"][label]
+        for policy in kustomized("engines")
+        for rule in (*policy["spec"]["ingress"], *policy["spec"]["egress"])
+        for peer in (*rule.get("from", ()), *rule.get("to", ()))
+        if label in peer.get("namespaceSelector", {}).get("matchLabels", {})
+    }
+    text = (ROOT / "docs/install.md").read_text()
+    assert selected == {"pagefleet-system", "kube-system"}
+    assert [name for name in selected if f"kubectl label namespace {name} {label}={name}" not in text] == []
+
+
 def test_a_groups_pods_reach_each_other_and_nobody_else_reaches_them() -> None:
     """On every port, because collectives choose theirs. A pod of one node is not selected: it has no ranks to meet."""
     policy = next(d for d in kustomized("engines") if d["metadata"]["name"] == "pagefleet-engine-group")["spec"]
