@@ -229,6 +229,17 @@ def test_every_alert_has_a_runbook() -> None:
             assert part in section, f"{alert.name} has no {part}"
 
 
+def test_runbooks_ask_prometheus_about_the_alert_s_own_service() -> None:
+    """Two namespaces may have a service of one name, and with the same spec also a revision of one name."""
+    text = (CHECKOUT / "docs/runbooks.md").read_text()
+    asked = re.findall(r"`([^`\n]*\{[^`\n]*\}[^`\n]*\[\w+\][^`\n]*)`", text)
+    assert len(asked) == 2
+    for expr in asked:
+        check(expr)
+        for use in uses(expr):
+            assert {"namespace", "service"} <= {label for label, _ in use.matchers}, expr
+
+
 def test_runbooks_name_commands_that_exist() -> None:
     text = (CHECKOUT / "docs/runbooks.md").read_text()
     named = set(re.findall(r"pagefleet rollout (\w+)", text))
