@@ -11,6 +11,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Collection
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
 from pagefleet_operator.metrics.promql_gates import PrometheusGates
 from pagefleet_operator.metrics.wake_ups import Wakes
 from pagefleet_operator.observe import Gatherer, Sources
+from pagefleet_operator.web import secure
 from pagefleet_operator.web.own_metrics import Metrics
-from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.server import Server
 from pagefleet_operator.web.status_page import StatusPage
 
@@ -127,8 +128,7 @@ async def operate(
             lambda outcome, number: metrics.alerts.labels(outcome).inc(number),
         )
         server = Server(metrics, intake.handle, ready.is_set, page)
-        secure = _secure()
-        runner = await server.start(port, secure)
+        runner = await server.start(port)
         lists = Lists(api, versions, store, namespaces, lambda key: _on_list(queue, store, page, key))
 
         def on_event(kind: str, event: str | None, document: Document) -> None:
@@ -151,10 +151,9 @@ async def operate(
             leadership.run(),
             wakes.run(),
             Retention(leading, store, leadership.leads.is_set).run(lists.synced),
+            secure.serve(*_tls(), partial(server.listen, runner)),
         )
         others = [asyncio.create_task(work) for work in working]
-        if secure is not None:
-            others.append(asyncio.create_task(secure.keep()))
         try:
             done, _ = await asyncio.wait((watching, *others), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -172,12 +171,10 @@ def _page_token() -> Path:
     return Path(os.environ.get("PAGEFLEET_STATUS_PAGE_TOKEN_FILE", PAGE_TOKEN_FILE))
 
 
-def _secure() -> Secure | None:
-    """HTTPS beside HTTP where a certificate is mounted; None where there is none."""
+def _tls() -> tuple[Path, int]:
+    """Where the certificate is mounted, and the port for HTTPS."""
     folder = Path(os.environ.get("PAGEFLEET_OPERATOR_TLS", TLS_FOLDER))
-    if not (folder / "tls.crt").exists():
-        return None
-    return Secure(folder, int(os.environ.get("PAGEFLEET_OPERATOR_TLS_PORT", "8443")))
+    return folder, int(os.environ.get("PAGEFLEET_OPERATOR_TLS_PORT", "8443"))
 
 
 def _sources(session: aiohttp.ClientSession) -> Sources:

@@ -1,11 +1,12 @@
 """TLS for the operator's port. The mounted files are read again when they change, because certificates are renewed in
-place."""
+place, and a Secret may be made when the operator runs already."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import ssl
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 EVERY_SECONDS = 30.0
@@ -40,3 +41,26 @@ class Secure:
                     log.info("the certificate was renewed")
             except (OSError, ssl.SSLError) as error:
                 log.warning("the certificate cannot be read: %s", error)
+
+
+async def serve(
+    folder: Path, port: int, listen: Callable[[Secure], Awaitable[None]], every: float = EVERY_SECONDS
+) -> None:
+    """`listen` as soon as `folder` has a certificate that can be read, and load renewed ones, for ever."""
+    secure = _mounted(folder, port)
+    while secure is None:
+        await asyncio.sleep(every)
+        secure = _mounted(folder, port)
+    await listen(secure)
+    await secure.keep(every)
+
+
+def _mounted(folder: Path, port: int) -> Secure | None:
+    """None while there is no certificate. One that cannot be read must not end the operator, which decides without it."""
+    if not (folder / "tls.crt").exists():
+        return None
+    try:
+        return Secure(folder, port)
+    except (OSError, ssl.SSLError) as error:
+        log.warning("there is no HTTPS: the certificate cannot be read: %s", error)
+        return None

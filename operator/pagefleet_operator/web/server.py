@@ -29,9 +29,8 @@ class Server:
         self._metrics, self._alerts, self._ready, self._page = metrics, alerts, ready, page
         self._beat = time.monotonic()
 
-    async def start(self, port: int, secure: Secure | None = None) -> web.AppRunner:
-        """Serve plain HTTP, and beside it HTTPS where a certificate is mounted. Raises OSError or ssl.SSLError when it
-        cannot be read."""
+    async def start(self, port: int) -> web.AppRunner:
+        """Serve plain HTTP. `listen` on the runner adds HTTPS."""
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[_told])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -41,11 +40,14 @@ class Server:
             self._page.routes(app)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        address = every_address()
-        await web.SockSite(runner, listening_socket(address, port)).start()
-        if secure is not None:
-            await web.SockSite(runner, listening_socket(address, secure.port), ssl_context=secure.context).start()
+        await web.SockSite(runner, listening_socket(every_address(), port)).start()
         return runner
+
+    async def listen(self, runner: web.AppRunner, secure: Secure) -> None:
+        """Serve HTTPS beside HTTP."""
+        site = web.SockSite(runner, listening_socket(every_address(), secure.port), ssl_context=secure.context)
+        await site.start()
+        log.info("serving HTTPS on port %d", secure.port)
 
     async def measure_lag(self) -> None:
         """Measure how late the event loop is, for ever."""

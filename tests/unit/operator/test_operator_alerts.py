@@ -29,7 +29,7 @@ from pagefleet_operator.alerts.payload import MAX_LABELS, MAX_STORED, merge
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.status import AlertRecord, Status
 from pagefleet_operator.web.own_metrics import Metrics
-from pagefleet_operator.web.secure import Secure
+from pagefleet_operator.web.secure import Secure, serve
 from pagefleet_operator.web.server import Server
 
 TOKEN = "right"
@@ -248,8 +248,9 @@ async def test_https_and_a_renewed_certificate(tmp_path: Path) -> None:
         return web.json_response({})
 
     first = certificate(tmp_path, "first")
-    secure = Secure(tmp_path, 0)
-    runner = await Server(Metrics(), answer, lambda: True).start(0, secure)
+    secure, server = Secure(tmp_path, 0), Server(Metrics(), answer, lambda: True)
+    runner = await server.start(0)
+    await server.listen(runner, secure)
     port = runner.addresses[1][1]
 
     async def posted(trusted: bytes) -> int:
@@ -270,6 +271,40 @@ async def test_https_and_a_renewed_certificate(tmp_path: Path) -> None:
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await posted(first)
     finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("before", [(), ("tls.crt", "tls.key")], ids=["no Secret", "unreadable"])
+async def test_https_begins_with_the_certificate_also_of_an_operator_that_runs_already(
+    before: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A certificate that cannot be read ends nothing: the operator decides without HTTPS."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    for name in before:
+        (tmp_path / name).write_text("no certificate")
+    server, begun = Server(Metrics(), answer, lambda: True), asyncio.Event()
+    runner = await server.start(0)
+
+    async def listen(secure: Secure) -> None:
+        await server.listen(runner, secure)
+        begun.set()
+
+    serving = asyncio.create_task(serve(tmp_path, 0, listen, every=0.01))
+    try:
+        await asyncio.sleep(0)  # it has looked once
+        assert not (serving.done() or begun.is_set())
+        trusted = certificate(tmp_path, "operator").decode()
+        await asyncio.wait_for(begun.wait(), 10)
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=trusted))
+        url = f"https://127.0.0.1:{runner.addresses[1][1]}/healthz"
+        async with aiohttp.ClientSession(connector=connector) as session, session.get(url) as response:
+            assert response.status == 200
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
         await runner.cleanup()
 
 
