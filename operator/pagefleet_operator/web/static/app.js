@@ -3,7 +3,7 @@ import { Fleet } from "./fleet.js";
 import { Service } from "./service.js";
 
 const main = document.getElementById("main"), live = document.getElementById("live");
-let stream = null, began = false;
+let stream = null, began = false, retry = 0;
 
 function say(text, tone) {
   if (live.textContent !== text) live.textContent = text;
@@ -16,17 +16,21 @@ function alive(data) {
   else say("Live", "good");
 }
 
-async function lost() {
+async function lost(own, again) {
   say("Connection lost; trying again", "bad");
   const answer = await fetch("api/services", { method: "HEAD" }).catch(() => null);
   if (answer?.status === 401) location.assign("login");
-  else if (stream?.readyState === EventSource.CLOSED) setTimeout(show, 2000); // a 503: the browser does not try again
+  else if (own === stream && own.readyState === EventSource.CLOSED) { // a 503: the browser does not try again
+    clearTimeout(retry);
+    retry = setTimeout(again, 2000); // what is shown, searched and sorted stays
+  }
 }
 
 function listen(query, handlers) {
+  clearTimeout(retry);
   stream?.close();
-  stream = new EventSource(`events${query}`);
-  stream.addEventListener("error", lost);
+  const own = stream = new EventSource(`events${query}`);
+  stream.addEventListener("error", () => lost(own, () => listen(query, handlers)));
   for (const [event, handler] of Object.entries(handlers)) {
     stream.addEventListener(event, (message) => {
       const data = JSON.parse(message.data);
