@@ -78,10 +78,11 @@ SYSTEM = Group(
         Alert(
             "PagefleetBatchesNotReady",
             TICKET,
-            "max by (namespace) (pagefleet_batches_ready) == 0",
+            # Also when it is not scraped any more: a pod that cannot start, or ends again and again, has no page.
+            "max by (namespace) (max_over_time(pagefleet_batches_ready[1d])) unless on (namespace) pagefleet_batches_ready == 1",
             "10m",
             "The batches server cannot work",
-            "It does not reach the gateway, or the API keys of the two do not fit. Its /readyz and its log name the reason.",
+            "It does not run, does not reach the gateway, or the API keys of the two do not fit. Its /readyz and its log name the reason.",
         ),
         Alert(
             "PagefleetBatchesExpired",

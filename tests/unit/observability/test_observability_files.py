@@ -144,6 +144,21 @@ def test_a_picker_of_a_tenant_stands_in_for_no_gateway(tmp_path: Path) -> None:
     _play(case, scenarios, tmp_path)
 
 
+def test_a_batches_server_that_is_gone_or_starts_again_and_again_cannot_work(tmp_path: Path) -> None:
+    """Its volume, say, cannot be mounted on another node: no page says that it is not ready."""
+    case = next(case for case in CASES if case.alert == "PagefleetBatchesNotReady")
+    ready = 'pagefleet_batches_ready{{namespace="s",pod="{}"}}'
+    scenarios = [
+        _scenario(case, "fires", {ready.format("b"): "1+0x10 _x50"}, case.labels),
+        _scenario(case, "fires in a loop", {ready.format("b"): f"1+0x9 {'0 stale _x3 ' * 10}"}, case.labels),
+        _scenario(
+            case, "is quiet when replaced", {ready.format("b"): "1+0x20", ready.format("c"): "_x24 1+0x30"}, None
+        ),
+        _scenario(case, "is quiet where none is", {'pagefleet_gateway_watch_synced{namespace="s"}': "1+0x60"}, None),
+    ]
+    _play(case, scenarios, tmp_path)
+
+
 def test_an_expectation_that_does_not_hold_is_named(tmp_path: Path) -> None:
     """The test above can fail, both ways."""
     case = next(case for case in CASES if case.alert == "PagefleetRegressed")
