@@ -253,7 +253,7 @@ TICKETS = (
     Case("PagefleetScalingBlind", condition("Scaling", "False", "SignalsMissing"),
          (condition("Scaling", "False", "Stable"),), labels={**SERVICE, "reason": "SignalsMissing"}),
     Case("PagefleetServiceDegraded", condition("Degraded", "True", "ImagePullFailed"),
-         (condition("Degraded", "False", "AsExpected"),), labels={**SERVICE, "reason": "ImagePullFailed"}),
+         (condition("Degraded", "False", "AsExpected"),), labels=SERVICE),
     Case("PagefleetPrefillsFail", prefills({"remote": 8, "timeout": 2}),
          (prefills({"remote": 10, "local": 5, "timeout": 1}), prefills({"unreached": 0})), labels=REVISION),
     Case("PagefleetPrefillPodsNotReady", prefill_replicas("1+0x60", "3+0x60"),

@@ -58,6 +58,11 @@ def _condition(selector: str) -> str:
     return f"max by ({SERVICE}, reason) (pagefleet_condition{{{selector}}}) == 1"
 
 
+def _one_of(expr: str) -> str:
+    """One series of each service, whatever reason it has."""
+    return f"topk by ({SERVICE}) (1, {expr})"
+
+
 def _mean(series: str, window: str) -> str:
     """The mean of a gauge in a window by service, over the series of all operators that have led meanwhile."""
     total, number = (f"sum by ({SERVICE}) ({of}_over_time({series}[{window}]))" for of in ("sum", "count"))
@@ -300,10 +305,12 @@ SERVICES = Group(
         Alert(
             "PagefleetServiceDegraded",
             TICKET,
-            _condition('type="Degraded",status="True"'),
+            # An image that cannot be pulled has two reasons in turn, and neither lasts for ten minutes.
+            _one_of(_condition('type="Degraded",status="True"')),
             "10m",
             f"{NAME} is degraded: {{{{ $labels.reason }}}}",
             "The spec is invalid, or pods of a revision in use cannot run. The condition's message names the field.",
+            passing="reason",
         ),
     ),
 )

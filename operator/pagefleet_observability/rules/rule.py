@@ -35,7 +35,8 @@ class Alert:
     """`hold`: how long `expr` must hold.
 
     A page with the labels namespace, service and revision may roll a canary back. Only an alert that `compares` a canary
-    with the stable revision has these labels. The revision of any other alert is its label AFFECTED.
+    with the stable revision has these labels. The revision of any other alert is its label AFFECTED. The label `passing` is
+    told in the summary alone: its value may change while the alert is the same one.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Alert:
     summary: str
     description: str
     compares: bool = False
+    passing: str = ""
 
     @property
     def anchor(self) -> str:
@@ -63,6 +65,8 @@ class Alert:
         if "$labels.revision" in self.summary and not self.compares:
             # An empty value removes the label. The template has the labels from before.
             document["labels"] |= {AFFECTED: "{{ $labels.revision }}", "revision": ""}
+        if self.passing:
+            document["labels"][self.passing] = ""
         document["annotations"] = {
             "summary": self.summary,
             "description": self.description,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.alert_cases import CASES, Case, Series
+from support.alert_cases import CASES, Case, Series, condition
 
 from pagefleet_local.assets import debian
 from pagefleet_observability.__main__ import main
@@ -141,6 +141,18 @@ def test_a_picker_of_a_tenant_stands_in_for_no_gateway(tmp_path: Path) -> None:
         _scenario(case, "is quiet with a gateway", leads | picker | gateway, None),
         _scenario(case, "is quiet with pickers alone", picker, None),
     ]
+    _play(case, scenarios, tmp_path)
+
+
+def test_a_service_whose_fault_has_several_names_in_turn_is_degraded(tmp_path: Path) -> None:
+    """An image that cannot be pulled is ErrImagePull after each try, and ImagePullBackOff until the next, at most five minutes later."""
+    case = next(case for case in CASES if case.alert == "PagefleetServiceDegraded")
+    waits, tried = (
+        condition("Degraded", "True", reason, values * 12)
+        for reason, values in (("ImagePullBackOff", "1 1 1 stale 1 "), ("ErrImagePull", "_ _ _ 1 stale "))
+    )
+    passing = condition("Degraded", "True", "ErrImagePull", "1+0x8 stale _x12 1+0x40")
+    scenarios = [_scenario(case, "fires", waits | tried, case.labels), _scenario(case, "is quiet", passing, None)]
     _play(case, scenarios, tmp_path)
 
 
