@@ -232,7 +232,7 @@ TICKETS = (
           # It was watched long enough, and the previous revision's replicas are retained (keepPrevious).
           judged("Watching", "Inconclusive", progressing="False")), at="70m", labels=REVISION),
     Case("PagefleetScalerAtMaximum", condition("Scaling", "False", "AtMaximum"),
-         (condition("Scaling", "True", "ReplicasChanging"),), labels={**SERVICE, "reason": "AtMaximum"}),
+         (condition("Scaling", "True", "ReplicasChanging"),), labels=SERVICE),
     Case("PagefleetCostCeiling", condition("Scaling", "False", "CostCeiling"),
          (condition("Scaling", "False", "AtMaximum"),), labels={**SERVICE, "reason": "CostCeiling"}),
     Case("PagefleetBudgetAtRisk", condition("WithinBudget", "True", "ForecastAboveBudget"),

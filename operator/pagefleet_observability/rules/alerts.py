@@ -249,10 +249,12 @@ SERVICES = Group(
         Alert(
             "PagefleetScalerAtMaximum",
             TICKET,
-            _condition('type="Scaling",reason=~"AtMaximum|Refused"'),
+            # With the last replica refused it is the one or the other, as the load needs more than the maximum or not.
+            _one_of(_condition('type="Scaling",reason=~"AtMaximum|Refused"')),
             "15m",
             f"{NAME} needs more replicas than it can get ({{{{ $labels.reason }}}})",
             "AtMaximum: spec.scaling.max is reached. Refused: the cluster has no room, or a quota is used up.",
+            passing="reason",
         ),
         Alert(
             "PagefleetCostCeiling",

@@ -144,15 +144,23 @@ def test_a_picker_of_a_tenant_stands_in_for_no_gateway(tmp_path: Path) -> None:
     _play(case, scenarios, tmp_path)
 
 
-def test_a_service_whose_fault_has_several_names_in_turn_is_degraded(tmp_path: Path) -> None:
-    """An image that cannot be pulled is ErrImagePull after each try, and ImagePullBackOff until the next, at most five minutes later."""
-    case = next(case for case in CASES if case.alert == "PagefleetServiceDegraded")
-    waits, tried = (
-        condition("Degraded", "True", reason, values * 12)
-        for reason, values in (("ImagePullBackOff", "1 1 1 stale 1 "), ("ErrImagePull", "_ _ _ 1 stale "))
-    )
-    passing = condition("Degraded", "True", "ErrImagePull", "1+0x8 stale _x12 1+0x40")
-    scenarios = [_scenario(case, "fires", waits | tried, case.labels), _scenario(case, "is quiet", passing, None)]
+@pytest.mark.parametrize(
+    ("name", "kind", "reasons"),
+    [
+        # An image that cannot be pulled is the one after each try, and the other until the next, at most five minutes later.
+        ("PagefleetServiceDegraded", "Degraded", ("ImagePullBackOff", "ErrImagePull")),
+        # All replicas but the last are there: the load needs more than the maximum, and then not.
+        ("PagefleetScalerAtMaximum", "Scaling", ("Refused", "AtMaximum")),
+    ],
+)
+def test_a_condition_whose_reason_alternates_lasts(
+    name: str, kind: str, reasons: tuple[str, str], tmp_path: Path
+) -> None:
+    case = next(case for case in CASES if case.alert == name)
+    turns = ("1 1 1 stale 1 ", "_ _ _ 1 stale ")
+    first, second = (condition(kind, "True", reason, turn * 12) for reason, turn in zip(reasons, turns, strict=True))
+    passing = condition(kind, "True", reasons[0], "1+0x8 stale _x12 1+0x40")
+    scenarios = [_scenario(case, "fires", first | second, case.labels), _scenario(case, "is quiet", passing, None)]
     _play(case, scenarios, tmp_path)
 
 
