@@ -42,7 +42,7 @@ from pagefleet_operator.domain.status.records.slo import SLORecord
 from pagefleet_operator.domain.status.records.spending import Spending, SpendingRecord
 from pagefleet_operator.domain.status.stage import Stage
 from pagefleet_operator.domain.status.status import Condition, Phase, RevisionRecord, ScalingRecord, Status
-from pagefleet_operator.domain.status.turn import Journal, SpecTurn, Turn
+from pagefleet_operator.domain.status.turn import MAX_MESSAGE, Journal, SpecTurn, Turn
 from pagefleet_operator.domain.traffic import routing
 
 MAX_HISTORY_WITHOUT_SPEC = 50  # revisions while the spec, and with it its historyLimit, cannot be read
@@ -177,7 +177,7 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
     in_use = tuple(name for name in (stage.canary, stage.stable) if replicas.get(name))
     problem = workload.problem(decisions.history, in_use, served=observation.groups, dropped=observation.dropped)
     problem = problem or conditions.problem_of(turn, stage)
-    _announce(turn, decisions.invalid or problem)
+    _announce(turn, decisions.invalid, problem)
     older = _older_defaults(observation, decisions)
     about = conditions.Report(stage, replicas, decisions.invalid, problem, decisions.limit, older)
     about = replace(about, slo=decisions.slo, spending=decisions.spending, capacity=decisions.compared.conditions)
@@ -301,10 +301,16 @@ def _load_test_job(turn: SpecTurn, stage: Stage, history: Iterable[RevisionRecor
     return load_test_job(child, turn.observation.image, entry.profile, entry.hold or 0.0, record.since)
 
 
-def _announce(turn: Turn, problem: Problem | None) -> None:
-    """Make a problem an Event once, when it appears or changes."""
+def _announce(turn: Turn, invalid: Problem | None, fault: Problem | None) -> None:
+    """Make a problem an Event once, when it appears or changes. A fault that was told since the service is degraded is not told again: an
+    image that cannot be pulled has two messages in turn, which would push everything else out of the decision log."""
+    problem = invalid or fault
     if problem is None:
         return
-    before = next((c for c in turn.observation.status.conditions if c.type == "Degraded"), None)
-    if before is None or before.status != "True" or before.message != problem.message[:2000]:
-        turn.journal.note(problem.reason, problem.message, warning=True)
+    status = turn.observation.status
+    before = next((c for c in status.conditions if c.type == "Degraded"), None)
+    if before is not None and before.status == "True":
+        told = [entry.message for entry in status.decisions if entry.time >= before.last_transition_time]
+        if before.message == problem.message[:2000] or (invalid is None and problem.message[:MAX_MESSAGE] in told):
+            return
+    turn.journal.note(problem.reason, problem.message, warning=True)

@@ -4,10 +4,12 @@ command, and a message that stays true does not change from decision to decision
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from support.virtual.cluster import Cluster, started
 
 from pagefleet_operator.domain.status.codec import time_to_the_second
+from pagefleet_operator.domain.status.observation import PodFault
 from pagefleet_operator.domain.status.status import Phase
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
@@ -108,3 +110,26 @@ def test_no_time_is_not_shown_as_one() -> None:
     assert time_to_the_second(float("nan")) == "an unknown time"
     assert time_to_the_second(1e15) == "an unknown time"
     assert time_to_the_second(1_763_723_055.9) == "2025-11-21 11:04:15 UTC"
+
+
+def test_a_fault_with_two_names_in_turn_does_not_fill_the_log() -> None:
+    """An image that cannot be pulled is ErrImagePull after each try, and ImagePullBackOff until the next one."""
+    tried = PodFault("ErrImagePull", "rpc error: code = NotFound", "spec.engine.image")
+    waits = PodFault("ImagePullBackOff", "Back-off pulling image", "spec.engine.image")
+    cluster = Cluster(1)
+    revision = cluster.tick().stable
+
+    def decided(fault: PodFault | None) -> list[str]:
+        cluster.wait()
+        seen = cluster.observe()
+        one = replace(seen.revisions[revision].pods[0], ready=False, fault=fault)
+        reading = replace(seen.revisions[revision], pods=(one,))
+        status = cluster.decided(replace(seen, revisions={revision: reading}))
+        return [entry.kind for entry in status.decisions if entry.kind in (tried.reason, waits.reason)]
+
+    for _ in range(3):
+        told = [decided(tried), decided(waits)]
+        assert cluster.condition("Degraded").reason == "ImagePullBackOff"
+    assert told == [["ErrImagePull", "ImagePullBackOff"]] * 2
+    decided(None)
+    assert decided(tried) == ["ErrImagePull", "ImagePullBackOff", "ErrImagePull"], "it had gone, and is there again"
