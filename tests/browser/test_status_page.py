@@ -167,6 +167,15 @@ def test_a_service_shows_its_evidence_and_follows(browser: WebDriver, operator: 
     operator.publish("team-00", "chat", fleet.rollout(time.time()), seed=3)
 
 
+def test_pods_stand_under_their_revisions_also_in_an_older_browser(browser: WebDriver) -> None:
+    """Firefox has Map.groupBy from 119 on, Safari from 17.4 on. The long-term release of Firefox before has none."""
+    opened(browser)
+    browser.execute_script("delete Map.groupBy")
+    opened(browser, "#/team-00/chat")
+    headings = [" ".join(one.text.split()[:-1]) for one in all_of(browser, ".card:has(#pods) h3")]
+    assert headings == ["stable", "canary", "prefill pods of stable", "prefill pods of canary"]
+
+
 def test_a_service_without_a_guard_shows_it(browser: WebDriver, operator: Operator) -> None:
     opened(browser, "#/team-05/service-0025")
     until(browser, "!document.querySelector('.trouble')")

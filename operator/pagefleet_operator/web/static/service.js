@@ -112,7 +112,7 @@ function tile(pod) {
 
 function pods(page) {
   const roles = Object.fromEntries(page.revisions.map((revision) => [revision.hash, revision.role]));
-  const grouped = (members) => [...(Map.groupBy ? Map.groupBy(members, (pod) => pod.revision) : new Map([["", members]]))];
+  const grouped = (members) => [...new Set(members.map((pod) => pod.revision))].map((revision) => [revision, members.filter((pod) => pod.revision === revision)]);
   const titled = (what) => ([revision, members]) => [
     h("h3", {}, h("span", { class: `key ${roles[revision] ?? "leaving"}`, "aria-hidden": "true" }), `${what}${roles[revision] ?? "leaving"} `, h("code", {}, revision)),
     h("ul", { class: "tiles" }, members.map(tile))];
