@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefleet_observability.dashboards.accelerators import NEURON
-from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
+from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable, counted
 from pagefleet_observability.rules.recordings import SERVICE
 
 IN = 'namespace=~"$namespace"'
@@ -110,7 +110,7 @@ SERVICES = Row(
         ),
         Panel(
             "Decisions",
-            ((f"sum by (kind) (increase(pagefleet_operator_decisions_total{{{IN}}}[5m]))", "{{kind}}"),),
+            ((f"sum by (kind) ({counted(f'pagefleet_operator_decisions_total{{{IN}}}', '5m')})", "{{kind}}"),),
             "Decisions of the operator in five minutes.",
             stacked=True,
         ),

@@ -9,6 +9,11 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS = 24
 
 
+def counted(selector: str, window: str) -> str:
+    """How much a counter has grown in `window`, with what a new series of it begins with: to Prometheus a first sample is no increase."""
+    return f"({selector} unless {selector} offset {window}) or increase({selector}[{window}])"
+
+
 @dataclass(frozen=True)
 class Panel:
     """`queries`: (PromQL, legend). `kind`: timeseries, stat, table or heatmap. `width` of 24 columns, `unit` Grafana's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
+from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable, counted
 from pagefleet_observability.rules.recordings import FALLBACKS, PREFILL_QUEUE, TTFT_BUDGET, TTFT_SECONDS, burn, slow
 
 OF = 'namespace="$namespace",service="$service"'
@@ -202,7 +202,7 @@ STATE = Row(
         ),
         Panel(
             "Decisions",
-            ((f"sum by (kind) (increase(pagefleet_operator_decisions_total{{{OF}}}[5m]))", "{{kind}}"),),
+            ((f"sum by (kind) ({counted(f'pagefleet_operator_decisions_total{{{OF}}}', '5m')})", "{{kind}}"),),
             "In five minutes.",
             width=12,
             stacked=True,

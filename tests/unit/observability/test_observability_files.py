@@ -217,6 +217,32 @@ def test_a_panel_s_unit_is_that_of_its_series() -> None:
     assert units == {"mbytes"}
 
 
+@pytest.mark.parametrize("board", ["fleet", "service"])
+def test_the_first_decision_of_its_kind_is_shown(board: str, tmp_path: Path) -> None:
+    """Its counter begins at 1, and for Prometheus a counter's first sample is no increase. A rollback may be the only one for months."""
+    (panel,) = [panel for one in DASHBOARDS if one.name == board for panel in one.panels if panel.title == "Decisions"]
+    ((expr, _),) = panel.queries
+    for name, value in (("$namespace", "a"), ("$service", "chat")):
+        expr = expr.replace(name, value)
+    series = 'pagefleet_operator_decisions_total{{namespace="a",service="chat",kind="{}",pod="o1"}}'
+    values = {"RolledBack": "_x20 1+0x40", "Scaled": "3+0x18 5+0x40", "Promoted": "1+0x60"}
+    shown = {"21m": {"RolledBack": 1.0, "Scaled": 2.0, "Promoted": 0.0}, "40m": dict.fromkeys(values, 0.0)}
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": series.format(kind), "values": some} for kind, some in values.items()],
+        "promql_expr_test": [
+            {
+                "expr": f"round({expr})",
+                "eval_time": at,
+                "exp_samples": [{"labels": f'{{kind="{kind}"}}', "value": value} for kind, value in counts.items()],
+            }
+            for at, counts in shown.items()
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}, sort_keys=False))
+    promtool("test", "rules", "test.yaml", folder=tmp_path)
+
+
 def test_dashboards_are_what_grafana_imports() -> None:
     assert {board.name for board in DASHBOARDS} == {"fleet", "service", "rollout", "engine"}
     for board in DASHBOARDS:
