@@ -38,10 +38,11 @@ SYSTEM = Group(
         Alert(
             "PagefleetOperatorErrors",
             TICKET,
-            "sum by (namespace, kind) (rate(pagefleet_operator_reconcile_errors_total[5m])) > 0.1",
+            # One service whose decisions all fail is tried again every fifteen seconds, and a try may last for ten.
+            "sum by (namespace, kind) (rate(pagefleet_operator_reconcile_errors_total[5m])) > 0.03",
             "10m",
             "The operator's decisions fail: {{ $labels.kind }}",
-            "More than one decision in ten seconds has failed for ten minutes.",
+            "Nearly two decisions a minute, or more, have failed for ten minutes: those of one service at least.",
         ),
         Alert(
             "PagefleetOperatorWatchRestarts",

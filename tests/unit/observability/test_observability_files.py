@@ -17,6 +17,7 @@ from pagefleet_observability.__main__ import main
 from pagefleet_observability.dashboards import DASHBOARDS
 from pagefleet_observability.files import ALERTS, GROUPS, files
 from pagefleet_operator.alerts.payload import parse
+from pagefleet_operator.controller import MAX_PAUSE
 
 MONITORING = Path(__file__).resolve().parents[3] / "manifests/monitoring"
 ABOUT = {alert.name: alert for alert in ALERTS}
@@ -177,6 +178,14 @@ def test_a_batches_server_that_is_gone_or_starts_again_and_again_cannot_work(tmp
         _scenario(case, "is quiet where none is", {'pagefleet_gateway_watch_synced{namespace="s"}': "1+0x60"}, None),
     ]
     _play(case, scenarios, tmp_path)
+
+
+def test_one_service_whose_decisions_all_fail_is_told(tmp_path: Path) -> None:
+    """It is tried again ever more slowly, and each try may last as long as an admission webhook may: ten seconds."""
+    case = next(case for case in CASES if case.alert == "PagefleetOperatorErrors")
+    (series,) = case.fires
+    failing = f"0+{60 / (MAX_PAUSE + 10):g}x60"
+    _play(case, [_scenario(case, "fires", {series: failing}, case.labels)], tmp_path)
 
 
 def test_an_expectation_that_does_not_hold_is_named(tmp_path: Path) -> None:
