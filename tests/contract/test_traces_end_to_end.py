@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,25 @@ async def test_a_collector_that_is_not_there_delays_nobody(model: str, tmp_path:
         async with running(spans=spans) as fleet:
             await joined(fleet, engine)
             await asyncio.wait_for(asyncio.gather(*(ask(fleet) for _ in range(8))), 30)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("localhost", "127.0.0.1"), ("localhost", "::1"), ("127.0.0.1", "127.0.0.1")]
+)
+async def test_spans_reach_a_collector_by_its_name_or_its_address_over_tls(
+    tmp_path: Path, host: str, address: str
+) -> None:
+    """The name has an address of each family, and the collector answers at one of them only."""
+    trusted = authority(tmp_path)
+    pair = Authority(tmp_path / "pki").issue("collector", "collector", hosts=[host])
+    secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    secure.load_cert_chain(pair.certificate, pair.key)
+    async with (
+        collector(address, host, secure) as (url, spans),
+        running(spans=sent_to(url, OTEL_EXPORTER_OTLP_CERTIFICATE=str(trusted))) as fleet,
+    ):
+        await ask(fleet, path="/nowhere/v1/completions")
+        await until(lambda: bool(of("pagefleet-gateway", spans)))
 
 
 @pytest.mark.parametrize(

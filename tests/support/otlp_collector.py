@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,8 +16,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 @asynccontextmanager
-async def collector() -> AsyncIterator[tuple[str, list[tuple[str, Span]]]]:
-    """Run an OTLP receiver over HTTP. Yield its address, and the list of received spans, each with its service."""
+async def collector(
+    address: str = "127.0.0.1", host: str = "", secure: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[str, list[tuple[str, Span]]]]:
+    """Run an OTLP receiver over HTTP at `address`. Yield its URL, with `host` where that is given, and the list of received spans, each
+    with its service."""
     spans: list[tuple[str, Span]] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -31,10 +35,10 @@ async def collector() -> AsyncIterator[tuple[str, list[tuple[str, Span]]]]:
     app.router.add_post("/v1/traces", take)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, address, 0, ssl_context=secure)
     await site.start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", spans
+        yield f"{'https' if secure else 'http'}://{host or address}:{runner.addresses[0][1]}", spans
     finally:
         await runner.cleanup()
 

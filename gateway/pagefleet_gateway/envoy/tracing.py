@@ -7,9 +7,12 @@ engine decide alike. Source: https://opentelemetry.io/docs/specs/otel/protocol/e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from urllib.parse import unquote, urlsplit
 
+from pagefleet_contract.addresses import authority
 from pagefleet_contract.headers import REQUEST_ID_HEADER
 from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.envoy.clusters import TYPE, extension
@@ -114,7 +117,7 @@ def tracing_config(collector: Collector) -> dict[str, object]:
                 "service_name": collector.service,
                 "http_service": {
                     "http_uri": {
-                        "uri": f"http://{collector.host}{collector.path}",
+                        "uri": f"http://{authority(collector.host, collector.port)}{collector.path}",
                         "cluster": CLUSTER,
                         "timeout": envoy_duration(COLLECTOR_EXPORT_SECONDS),
                     },
@@ -148,11 +151,13 @@ def _sampler(collector: Collector) -> dict[str, object]:
 
 
 def collector_cluster(collector: Collector) -> dict[str, object]:
-    """Build the collector's cluster. Envoy resolves its name again as DNS answers expire."""
+    """Build the collector's cluster. Envoy resolves its name again as DNS answers expire, and tries the addresses of both families:
+    a name may have one of IPv6 though this pod has none."""
     address = {"socket_address": {"address": collector.host, "port_value": collector.port}}
     cluster: dict[str, object] = {
         "name": CLUSTER,
-        "type": "STRICT_DNS",
+        "type": "LOGICAL_DNS",
+        "dns_lookup_family": "ALL",
         "connect_timeout": envoy_duration(COLLECTOR_CONNECT_SECONDS),
         "load_assignment": {
             "cluster_name": CLUSTER,
@@ -161,11 +166,19 @@ def collector_cluster(collector: Collector) -> dict[str, object]:
     }
     if collector.secure:
         trusted = {"trusted_ca": {"filename": collector.ca_file}}
-        names = [{"san_type": "DNS", "matcher": {"exact": collector.host}}]
+        numbered = _is_address(collector.host)
+        names = [{"san_type": "IP_ADDRESS" if numbered else "DNS", "matcher": {"exact": collector.host}}]
         cluster["transport_socket"] = extension(
             "envoy.transport_sockets.tls",
             "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            sni=collector.host,
+            **({} if numbered else {"sni": collector.host}),
             common_tls_context={"validation_context": {**trusted, "match_typed_subject_alt_names": names}},
         )
     return cluster
+
+
+def _is_address(host: str) -> bool:
+    with suppress(ValueError):
+        ip_address(host)
+        return True
+    return False
