@@ -182,6 +182,7 @@ class Gatherer:
             else None,
             fallbacks=gateway_api.fallbacks(self.service, namespace, name, raw),
             model_name=self._model_name(service),
+            refused=self._store.refused((namespace, name)),
             engine_slices=measured.engine,
             prometheus=measured.prometheus,
             silence=measured.silence,

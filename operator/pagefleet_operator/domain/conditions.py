@@ -11,7 +11,15 @@ from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.cost import report as cost_report
 from pagefleet_operator.domain.slo import report as slo_report
 from pagefleet_operator.domain.status.codec import time_to_the_second
-from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, NewCondition, Problem, with_transition_time
+from pagefleet_operator.domain.status.condition import (
+    FALSE,
+    REFUSED,
+    TRUE,
+    UNKNOWN,
+    NewCondition,
+    Problem,
+    with_transition_time,
+)
 from pagefleet_operator.domain.status.observation import PodFault
 from pagefleet_operator.domain.status.records.slo import SLORecord
 from pagefleet_operator.domain.status.records.spending import SpendingRecord
@@ -58,6 +66,18 @@ def problem_of(turn: Turn, stage: Stage) -> Problem | None:
             message = f"revision {revision}: prefill pods: {reading.prefill_refused}"
             return Problem("PrefillPodsRefused", message)
     return None
+
+
+def with_refusals(turn: Turn, problem: Problem | None) -> Problem | None:
+    """The problem, and behind it the children that the API server refuses, whose Events are written where they are applied.
+
+    An operator that has applied none yet leaves a stored refusal as it is.
+    """
+    known = turn.observation.refused
+    stored = (one for one in turn.observation.status.conditions if one.type == "Degraded" and one.reason == REFUSED)
+    refused = [one.message for one in stored] if known is None else [*known.values()]
+    messages = [problem.message, *refused] if problem else refused
+    return Problem(problem.reason if problem else REFUSED, "; ".join(messages)) if messages else None
 
 
 def describe_fault(fault: PodFault) -> str:

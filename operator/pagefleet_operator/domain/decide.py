@@ -179,7 +179,8 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
     problem = problem or conditions.problem_of(turn, stage)
     _announce(turn, decisions.invalid, problem)
     older = _older_defaults(observation, decisions)
-    about = conditions.Report(stage, replicas, decisions.invalid, problem, decisions.limit, older)
+    degraded = conditions.with_refusals(turn, problem)
+    about = conditions.Report(stage, replicas, decisions.invalid, degraded, decisions.limit, older)
     about = replace(about, slo=decisions.slo, spending=decisions.spending, capacity=decisions.compared.conditions)
     about = replace(about, prefill=prefill_pods(decisions.history, replicas))
     stated = conditions.state(turn, about)
@@ -311,6 +312,8 @@ def _announce(turn: Turn, invalid: Problem | None, fault: Problem | None) -> Non
     before = next((c for c in status.conditions if c.type == "Degraded"), None)
     if before is not None and before.status == "True":
         told = [entry.message for entry in status.decisions if entry.time >= before.last_transition_time]
-        if before.message == problem.message[:2000] or (invalid is None and problem.message[:MAX_MESSAGE] in told):
+        if before.message.startswith(problem.message[:2000]) or (
+            invalid is None and problem.message[:MAX_MESSAGE] in told
+        ):
             return
     turn.journal.note(problem.reason, problem.message, warning=True)

@@ -8,7 +8,6 @@ being written: an admission webhook that hangs holds up its kind of object only.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,24 +15,22 @@ from typing import Any
 
 from pagefleet_contract.names import (
     API_VERSION,
-    APPLIED_ANNOTATION,
     KIND,
     MANAGED_SELECTOR,
     OPERATOR,
     REVISION_LABEL,
-    TEMPLATES_ANNOTATION,
 )
-from pagefleet_operator.domain.base.json_text import sorted_json
 from pagefleet_operator.domain.manifests import disputes, ownership, retained
 from pagefleet_operator.domain.manifests.disputes import Disputes
 from pagefleet_operator.domain.scaling.deletion_cost import ANNOTATION
 from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.condition import REFUSED
 from pagefleet_operator.domain.status.plan import Event, Plan
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube import paths, readings
 from pagefleet_operator.kube.client import FAILURES, Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import RouteObjects
-from pagefleet_operator.kube.store import Store
+from pagefleet_operator.kube.store import ServiceKey, Store
 from pagefleet_operator.kube.versions import Versions
 
 MANAGER = OPERATOR
@@ -66,9 +63,11 @@ class Applier:
         if status_first:
             moved = await self._decision(service, plan, failures)
         await self._deletion_costs(service, plan.deletion_costs)
-        failures += await self._children(service, plan, live)
+        refused = dict[str, str]()
+        failures += await self._children(service, plan, live, refused)
         if plan.job is not None:
-            failures += await self._job(service, dict(plan.job))
+            failures += await self._job(service, dict(plan.job), refused)
+        self._store.note_refused(_key(service), refused)
         if not status_first:
             moved = await self._decision(service, plan, failures)
         failures += await self._write_records(plan.records)  # after the status, of which they are copies
@@ -88,9 +87,9 @@ class Applier:
         return moved
 
     async def _children(
-        self, service: Document, plan: Plan, live: Mapping[tuple[str, str], Document]
+        self, service: Document, plan: Plan, live: Mapping[tuple[str, str], Document], refused: dict[str, str]
     ) -> list[Exception]:
-        """Apply every child that can be applied. Returns the failures.
+        """Apply every child that can be applied. Returns the failures; those that are refused are noted in `refused`.
 
         A revision's remaining children are found by its Deployment or LeaderWorkerSet. So while that one is refused and
         does not exist, the revision's Service and PodDisruptionBudget are not made: nobody would delete them.
@@ -110,10 +109,21 @@ class Applier:
                 failures.append(error)
                 if kind in paths.WORKLOADS and (kind, metadata["name"]) not in live:
                     without_workload.add(revision)
-                if isinstance(error, ApiError) and error.is_refusal:
-                    message = f"the API server refuses the {kind} of revision {revision}: {error.message}"
-                    await self._once(service, "ChildRefused", message, f"{kind} {metadata['name']}")
+                name, what = f"{kind} {metadata['name']}", f"{kind} of revision {revision}"
+                await self._refusal(service, error, name, what, refused)
         return failures
+
+    async def _refusal(
+        self, service: Document, error: Exception, name: str, what: str, refused: dict[str, str]
+    ) -> None:
+        """Note a child that is refused, with an Event about each new answer. It stays refused while nobody answers."""
+        before = (self._store.refused(_key(service)) or {}).get(name, "")
+        if not (isinstance(error, ApiError) and error.is_refusal):
+            refused.update({name: before} if before else {})
+            return
+        refused[name] = f"the API server refuses the {what}: {error.message}"
+        if refused[name] != before:
+            await self._event(service, Event("Warning", REFUSED, refused[name]))
 
     async def _split(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
         """Write the status, then the routes. Returns whether a route was written or could not be written.
@@ -153,7 +163,7 @@ class Applier:
             await self._event(service, Event("Warning", reason, message))
 
     async def _route(self, service: Document, manifest: dict[str, Any]) -> bool:
-        _stamp(manifest)
+        retained.stamp(manifest)
         path, field = paths.of(manifest), ""
         live = await self._routes.current(path)
         if live is not None:
@@ -190,7 +200,7 @@ class Applier:
         self, service: Document, manifest: dict[str, Any], live: Mapping[tuple[str, str], Document]
     ) -> None:
         manifest = await self._versions.adapted(manifest)
-        _stamp(manifest)
+        retained.stamp(manifest)
         kind, metadata = manifest["kind"], manifest["metadata"]
         existing, field = live.get((kind, metadata["name"])), ""
         if existing is not None:
@@ -240,7 +250,7 @@ class Applier:
             )
             await self._once(service, "ChildRewritten", message, applied["metadata"]["name"])
 
-    async def _job(self, service: Document, manifest: dict[str, Any]) -> list[Exception]:
+    async def _job(self, service: Document, manifest: dict[str, Any], refused: dict[str, str]) -> list[Exception]:
         """Create a Job once: its name identifies the attempt, and its template cannot change. Returns the failure."""
         path = paths.collection(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
         try:
@@ -250,9 +260,7 @@ class Applier:
             if isinstance(error, ApiError) and error.status == CONFLICT:  # it exists by now
                 return []
             log.error("the Job of a load test cannot be created: %s", error or type(error).__name__)
-            if isinstance(error, ApiError) and error.is_refusal:
-                message = f"the API server refuses the load test's Job: {error.message}"
-                await self._once(service, "ChildRefused", message, "Job")
+            await self._refusal(service, error, "Job", "load test's Job", refused)
             return [error]
         return []
 
@@ -335,11 +343,5 @@ class Applier:
             log.warning("event %s of %s is lost: %s", event.reason, metadata["name"], error or type(error).__name__)
 
 
-def _stamp(manifest: dict[str, Any]) -> None:
-    """Write the manifest's digest into it, so that leaving a field out one day counts as drift too. A workload also gets
-    its pod templates, from which later decisions take them."""
-    digest = hashlib.sha256(sorted_json(manifest)).hexdigest()[:16]
-    templates = retained.annotation(manifest)
-    annotations = {APPLIED_ANNOTATION: digest, **({TEMPLATES_ANNOTATION: templates} if templates else {})}
-    given = manifest["metadata"].get("annotations") or {}
-    manifest["metadata"] = {**manifest["metadata"], "annotations": {**given, **annotations}}
+def _key(service: Document) -> ServiceKey:
+    return service["metadata"]["namespace"], service["metadata"]["name"]

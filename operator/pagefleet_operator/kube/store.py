@@ -34,6 +34,7 @@ class Store:
         self._owned: dict[tuple[str, str, str], set[str]] = {}  # kind, namespace, service -> names
         self._serving: dict[str, set[ServiceKey]] = {}  # served name -> services
         self._gone: dict[ObjectKey, int] = {}  # the version at which an object went
+        self._refused: dict[ServiceKey, dict[str, str]] = {}  # by child, since this operator last applied them
 
     def upsert(self, kind: str, document: Document, *, deleted: bool = False) -> None:
         """Store an object from an event, or from the API server's answer to a write, unless a newer version is known."""
@@ -58,6 +59,8 @@ class Store:
         self._forget_index(key)
         known = self._objects.pop(key, None)
         self._gone[key] = max(version, version_of(known) if known else 0)
+        if kind == KIND:
+            self._refused.pop(key[1:], None)
         while len(self._gone) > MAX_TOMBSTONES:
             del self._gone[next(iter(self._gone))]
 
@@ -83,6 +86,14 @@ class Store:
             if within and key not in present and version_of(known) <= version:
                 gone.append(key)
         return changed, gone
+
+    def refused(self, service: ServiceKey) -> Mapping[str, str] | None:
+        """Why the API server refuses children of a service, by child; None before this operator has applied any."""
+        return self._refused.get(service)
+
+    def note_refused(self, service: ServiceKey, refused: Mapping[str, str]) -> None:
+        """Remember what the API server refuses of a service's children now, all of them."""
+        self._refused[service] = dict(refused)
 
     def find(self, kind: str, namespace: str, name: str) -> Document | None:
         return self._objects.get((kind, namespace, name))

@@ -12,10 +12,9 @@ import pytest
 from support.golden_manifests import child_of, spec_of
 
 from pagefleet_contract.names import APPLIED_ANNOTATION, OPERATOR, REVISION_LABEL, SERVICE_LABEL
-from pagefleet_operator.domain.manifests import disputes, ownership
+from pagefleet_operator.domain.manifests import disputes, ownership, retained
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.disputes import Disputes
-from pagefleet_operator.kube import apply
 
 Document = dict[str, Any]
 PORT = '{"containerPort":8000,"protocol":"TCP"}'
@@ -39,7 +38,7 @@ def fields_of(value: Any) -> Any:
 def applied() -> tuple[Document, Document]:
     """A stamped manifest, and the live object after it was applied."""
     manifest = deployment(child_of(spec_of("minimal")), 2)
-    apply._stamp(manifest)
+    retained.stamp(manifest)
     live = copy.deepcopy(manifest)
     live["metadata"]["uid"] = "u"
     named = {name: manifest["metadata"][name] for name in ("annotations", "labels")}

@@ -11,12 +11,12 @@ from support.golden_manifests import child_of, spec_of
 
 from pagefleet_contract.names import REVISION_LABEL, SERVICE_LABEL
 from pagefleet_operator.domain.base.revision import revision_hash
+from pagefleet_operator.domain.manifests import retained
 from pagefleet_operator.domain.manifests.deployment import deployment, start_seconds
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
 from pagefleet_operator.domain.manifests.spare import spare_deployment
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
-from pagefleet_operator.kube import apply
 
 POD = spec_of("full")["pod"]
 REF: dict[str, Any] = {"secretKeyRef": {"name": "hub", "key": "token"}}
@@ -109,7 +109,7 @@ def test_a_load_test_can_be_pulled_and_admitted_but_is_no_engine() -> None:
 
 def test_the_operator_s_annotations_join_those_of_the_spec() -> None:
     made = deployment(child_of(spec_of("full")), 1)
-    apply._stamp(made)
+    retained.stamp(made)
     assert POD["annotations"].items() < made["metadata"]["annotations"].items()
 
 

@@ -1,27 +1,37 @@
-"""Protects the status while a load test's Job is refused: every decision is written, and one Event quotes the refusal."""
+"""Protects the status while objects of a service are refused: every decision is written, one Event quotes the refusal, and the
+condition Degraded says so until they are accepted."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from support.virtual.cluster import started
+from support.virtual.cluster import Cluster, started
 
 from pagefleet_operator.domain.status import codec
-from pagefleet_operator.domain.status.status import Phase
+from pagefleet_operator.domain.status.observation import PodFault
+from pagefleet_operator.domain.status.status import Condition, Phase
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import RouteObjects
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
 
+SERVICE: Document = {
+    "apiVersion": "pagefleet.io/v1alpha1",
+    "kind": "InferenceService",
+    "metadata": {"namespace": "ns", "name": "chat", "uid": "uid", "resourceVersion": "1"},
+}
+
 
 class NoJobs(Api):
-    """An API server whose quota allows no Job."""
+    """An API server whose quota allows no Job, and whose webhook refuses the kinds in `denied`."""
 
     def __init__(self) -> None:
         super().__init__(None)
+        self.denied: set[str] = set()
         self.statuses: list[Any] = []
         self.reasons: list[str] = []
 
@@ -32,6 +42,8 @@ class NoJobs(Api):
         return {"versions": [{"groupVersion": "policy/v1"}]}
 
     async def apply(self, path: str, body: Mapping[str, Any], manager: str) -> Document:
+        if body["kind"] in self.denied:
+            raise ApiError(403, "admission webhook denied the request: no limits.cpu")
         return copy.deepcopy(dict(body))
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Document:
@@ -48,20 +60,82 @@ class NoJobs(Api):
         return dict(body)
 
 
+async def no_records(_: object) -> list[ApiError]:
+    return []
+
+
 async def test_a_job_that_the_api_server_refuses_keeps_no_decision_from_being_written() -> None:
     cluster = started(steps=[{"loadTest": {"timeout": "60s"}}])
     cluster.until(lambda status: status.rollout.phase is Phase.LOAD_TEST)
     assert cluster.plan is not None and cluster.plan.job is not None
 
-    async def no_records(_: object) -> list[ApiError]:
-        return []
-
     api = NoJobs()
     applier = Applier(api, Versions(api), Store(), RouteObjects(api), no_records)
-    service = {"apiVersion": "pagefleet.io/v1alpha1", "kind": "InferenceService", "spec": cluster.spec, "status": {},
-               "metadata": {"namespace": "ns", "name": "chat", "uid": "uid", "resourceVersion": "1"}}  # fmt: skip
+    service = SERVICE | {"spec": cluster.spec, "status": {}}
     for _ in range(2):
         assert "exceeded quota" in str(await applier.apply(service, cluster.plan))
     assert [status["rollout"]["phase"] for status in api.statuses] == ["LoadTest"] * 2
     assert api.reasons.count("ChildRefused") == 1
     assert codec.load(api.statuses[0]).rollout.phase is Phase.LOAD_TEST
+
+
+class Refusing:
+    """One operator beside a cluster in virtual time, whose objects an API server stores or refuses."""
+
+    def __init__(self, cluster: Cluster, api: NoJobs) -> None:
+        self.cluster, self.api = cluster, api
+        self.restart()
+
+    def restart(self) -> None:
+        self.store = Store()
+        self.applier = Applier(self.api, Versions(self.api), self.store, RouteObjects(self.api), no_records)
+
+    async def decide(self) -> Condition:
+        """Decide and apply once. Returns the condition Degraded."""
+        self.cluster.wait()
+        observation = replace(self.cluster.observe(), refused=self.store.refused(("ns", "chat")))
+        self.cluster.decided(observation)
+        assert self.cluster.plan is not None
+        await self.applier.apply(SERVICE | {"spec": self.cluster.spec, "status": {}}, self.cluster.plan)
+        return self.cluster.condition("Degraded")
+
+
+async def test_a_service_is_degraded_while_one_of_its_objects_is_refused() -> None:
+    """An Event that was gone after an hour was all that told of it: a rollout started for ever, and `Degraded` said that nothing is wrong."""
+    refusing = Refusing(started(), NoJobs())
+    refusing.api.denied = {"Deployment"}
+    await refusing.decide()
+    degraded = await refusing.decide()
+    assert (degraded.status, degraded.reason) == ("True", "ChildRefused")
+    assert degraded.message.startswith("the API server refuses the Deployment of revision ")
+    assert "no limits.cpu" in degraded.message
+    since = degraded.last_transition_time
+    refusing.restart()
+    for _ in range(3):
+        assert (await refusing.decide()).last_transition_time == since, "a new operator knows it from the condition"
+    assert (await refusing.decide()).status == "True"
+    refusing.api.denied = set()
+    await refusing.decide()
+    assert (await refusing.decide()).reason == "AsExpected"
+
+
+async def test_a_refused_object_hides_no_other_problem_and_is_announced_once() -> None:
+    refusing = Refusing(started(), NoJobs())
+    refusing.api.denied = {"PodDisruptionBudget"}
+    fault = PodFault("ImagePullBackOff", "there is no such image", "spec.engine.image")
+    for _ in range(4):
+        refusing.cluster.wait()
+        seen = refusing.cluster.observe()
+        stable = seen.revisions[refusing.cluster.status.stable]
+        ill = replace(stable, pods=tuple(replace(pod, ready=False, fault=fault) for pod in stable.pods))
+        seen = replace(
+            seen, revisions={**seen.revisions, stable.hash: ill}, refused=refusing.store.refused(("ns", "chat"))
+        )
+        refusing.cluster.decided(seen)
+        assert refusing.cluster.plan is not None
+        await refusing.applier.apply(SERVICE | {"spec": refusing.cluster.spec, "status": {}}, refusing.cluster.plan)
+    degraded = refusing.cluster.condition("Degraded")
+    assert degraded.reason == "ImagePullBackOff"
+    assert "there is no such image; the API server refuses the PodDisruptionBudget" in degraded.message
+    assert refusing.api.reasons.count("ImagePullBackOff") == 1
+    assert refusing.api.reasons.count("ChildRefused") == 2, "one of each revision"

@@ -11,11 +11,12 @@ fields of the live object that our field manager has applied.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_contract.names import OPERATOR, TEMPLATES_ANNOTATION
+from pagefleet_contract.names import APPLIED_ANNOTATION, OPERATOR, TEMPLATES_ANNOTATION
 from pagefleet_operator.domain.base.json_text import sorted_json
 from pagefleet_operator.domain.manifests import ownership
 
@@ -29,6 +30,16 @@ def templates(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The pod templates of a Deployment or LeaderWorkerSet by name; {} for other kinds."""
     holder = _holder(manifest)
     return {name: holder[name] for name in NAMES if isinstance(holder.get(name), Mapping)}
+
+
+def stamp(manifest: dict[str, Any]) -> None:
+    """Write the manifest's digest into it, so that leaving a field out one day counts as drift too. A workload also gets
+    its pod templates, from which later decisions take them."""
+    digest = hashlib.sha256(sorted_json(manifest)).hexdigest()[:16]
+    text = annotation(manifest)
+    annotations = {APPLIED_ANNOTATION: digest, **({TEMPLATES_ANNOTATION: text} if text else {})}
+    given = manifest["metadata"].get("annotations") or {}
+    manifest["metadata"] = {**manifest["metadata"], "annotations": {**given, **annotations}}
 
 
 def annotation(manifest: Mapping[str, Any]) -> str:

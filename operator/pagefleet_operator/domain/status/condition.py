@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pagefleet_operator.domain.status.status import Condition
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+REFUSED = "ChildRefused"  # the reason of Degraded, and of Events
 NewCondition = tuple[str, str, str, str]  # type, status, reason, message
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The cause of a degraded service: its spec cannot be used, or its pods cannot run."""
+    """The cause of a degraded service: its spec cannot be used, its pods cannot run, or its objects are refused."""
 
     reason: str
     message: str

@@ -291,6 +291,7 @@ class Observation:
     gateway_api: GatewayApiReading | None = None  # None: not needed, or it cannot be read now
     fallbacks: tuple[FallbackReading, ...] = ()  # the chain, from the service's own fallback on
     model_name: NameReading = field(default_factory=NameReading)
+    refused: Mapping[str, str] | None = None  # children and why; None until this operator has applied any
     engine_slices: tuple[Slice, ...] | None = None
     prometheus: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
     silence: Mapping[str, str] = field(default_factory=dict)  # by the names of `analysis.sources`
