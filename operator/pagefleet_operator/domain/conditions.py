@@ -221,7 +221,10 @@ def _regressed(turn: Turn, stage: Stage) -> NewCondition:
     if stage.watch is not None and stage.watch.regressed:
         return ("Regressed", TRUE, "LatencyRegression", stage.watch.message)
     if not any(load_records.is_load_record(record) for record in stage.baseline):
-        message = "no times to first token are recorded by load yet: the gateways have reported none"
+        message = (
+            "no times are recorded by load yet: the gateways have reported none to first token, and none of whole answers "
+            "without output tokens"
+        )
         return ("Regressed", UNKNOWN, "NoRecord", message)
     return ("Regressed", FALSE, "AsRecorded", "the stable revision is as quick as recorded at the same load")
 

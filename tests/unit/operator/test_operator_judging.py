@@ -123,7 +123,7 @@ def test_a_shortage_of_pages_is_stored_with_its_beginning(
     asked, stage = turn(PAGES, [], low_since=before)
     asked = low(asked, "a" if promoted else "b")
     if promoted:
-        after, verdict = judge_promoted(asked, stage, asked.rollout.guard)
+        after, verdict = judge_promoted(asked, stage, asked.rollout.guard, stage.baseline)
     else:
         after, verdict = judge_canary(asked, stage)
     assert after.record.low_since == since
@@ -139,26 +139,30 @@ def test_a_promoted_revision_is_judged_by_the_record_of_the_one_before_it() -> N
     )
     record = BaselineRecord("z", "ttft", "s", {str(quick): 1000}, source="gateway")
     stage = replace(stage, previous=PreviousRecord("z", BEGAN), baseline=(record,))
-    after, verdict = judge_promoted(asked, stage, asked.rollout.guard)
+    after, verdict = judge_promoted(asked, stage, asked.rollout.guard, stage.baseline)
     assert verdict is not None and verdict.reason == "LatencyRegression"
     assert after.record.verdict == verdict.record
     assert {one.against for one in after.record.failures} == {""}
     (errors, *_) = after.record.failures
-    _, again = judge_promoted(asked, after, asked.rollout.guard)
+    _, again = judge_promoted(asked, after, asked.rollout.guard, after.baseline)
     assert again is not None and again.failures[0] == errors, "the stored evidence is continued, not counted twice"
-    _, unknown = judge_promoted(asked, replace(stage, baseline=()), asked.rollout.guard)
+    _, unknown = judge_promoted(asked, stage, asked.rollout.guard, ())
     assert unknown is not None and unknown.reason == ""
 
 
 def test_before_a_promoted_revision_has_traffic_it_has_no_verdict() -> None:
     asked, stage = turn(ERRORS, pieces(), traffic_since=None)
-    assert judge_promoted(asked, stage, asked.rollout.guard) == (stage, None)
+    assert judge_promoted(asked, stage, asked.rollout.guard, stage.baseline) == (stage, None)
 
 
 @pytest.mark.parametrize("promoted", [False, True])
 def test_the_evidence_about_failures_goes_on_where_the_last_decision_ended(promoted: bool) -> None:
     def judged(asked: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]:
-        return judge_promoted(asked, stage, asked.rollout.guard) if promoted else judge_canary(asked, stage)
+        return (
+            judge_promoted(asked, stage, asked.rollout.guard, stage.baseline)
+            if promoted
+            else judge_canary(asked, stage)
+        )
 
     asked, stage = turn(ERRORS, pieces(failed=1))
     stage, first = judged(asked, stage)
@@ -226,7 +230,7 @@ def test_a_promoted_revision_is_excused_by_the_revision_before_it_alone(previous
     traffic = [replace(one, errors=5) for one in pieces(revisions="az")]
     asked, stage = turn(ERRORS, traffic)
     stage = replace(stage, previous=PreviousRecord(previous, BEGAN) if previous else None)
-    _, verdict = judge_promoted(asked, stage, asked.rollout.guard)
+    _, verdict = judge_promoted(asked, stage, asked.rollout.guard, stage.baseline)
     assert verdict is not None and verdict.reason == reason
 
 
@@ -235,7 +239,9 @@ def test_the_last_requests_of_the_revision_before_it_hide_no_failures_of_a_promo
     """Streams that are open at the promotion end after it."""
     traffic = [replace(one, revision="a") for one in pieces(failed=3, revisions="b")]
     asked, stage = turn(ERRORS, [*traffic, Slice("g", BEGAN + 4.0, 2.0, "z", "s", left, 0, started=0)])
-    _, verdict = judge_promoted(asked, replace(stage, previous=PreviousRecord("z", BEGAN)), asked.rollout.guard)
+    _, verdict = judge_promoted(
+        asked, replace(stage, previous=PreviousRecord("z", BEGAN)), asked.rollout.guard, stage.baseline
+    )
     assert verdict is not None and verdict.reason == "ErrorRate"
 
 

@@ -134,6 +134,8 @@ class _Requests:
 
     def _test(self, entry: LatencyGuard, source: Source) -> _LatencyTest | Verdict:
         """The test of a latency signal, or the verdict that its source has no measurement."""
+        if self._guard.whole_answers and entry.by_load and whole_answers.recorded(self._comparison.baseline):
+            entry, self._whole_decides = whole_answers.entry_for(entry), True
         name = sources.name_of(source, entry.histogram)
         if name not in self._slices:
             return self._silent(entry.signal, source, entry.histogram)

@@ -10,7 +10,7 @@ from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status.stage import Stage
-from pagefleet_operator.domain.status.status import Phase, RolloutRecord
+from pagefleet_operator.domain.status.status import BaselineRecord, Phase, RolloutRecord
 from pagefleet_operator.domain.status.turn import SpecTurn
 
 MAX_SIGNALS = 32
@@ -37,7 +37,9 @@ def judge_canary(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]:
     return _stored(replace(stage, record=record), guard.assess(observation, own_guard, comparison))
 
 
-def judge_promoted(turn: SpecTurn, stage: Stage, own_guard: Guard) -> tuple[Stage, Verdict | None]:
+def judge_promoted(
+    turn: SpecTurn, stage: Stage, own_guard: Guard, baseline: tuple[BaselineRecord, ...]
+) -> tuple[Stage, Verdict | None]:
     """Judge the stable after its promotion by the record of the previous revision and the limits of `own_guard`."""
     record = _not_ahead(stage.record, turn.now)
     low = limits.low_since(turn, own_guard.free_pages, stage.stable, record.low_since)
@@ -46,7 +48,7 @@ def judge_promoted(turn: SpecTurn, stage: Stage, own_guard: Guard) -> tuple[Stag
         canary=stage.stable,
         since=record.traffic_since,
         now=turn.now,
-        baseline=stage.baseline,
+        baseline=baseline,
         after_promotion=True,
         low_since=low,
         failures=record.failures,

@@ -2,11 +2,15 @@
 
 A regression that is proven while the previous revision's replicas are retained rolls back (`promotion.watch`). Later
 nothing moves by itself: the condition Regressed, an Event and a metric name the revision.
+
+Where the guard would judge whole answers and these have no output tokens (embeddings, reranking), they are watched in the place of
+first tokens. Answers of texts take as long as clients ask for, which another hour's clients do differently.
 """
 
 from __future__ import annotations
 
 from pagefleet_operator.domain.analysis import verdict
+from pagefleet_operator.domain.analysis.adjusted import whole_answers
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.watching import like_load, load_records
 from pagefleet_operator.domain.analysis.watching.like_load import LOOK_BACK_SECONDS, Answer, Question
@@ -19,7 +23,7 @@ from pagefleet_operator.domain.status.status import BaselineRecord, Phase, Verdi
 from pagefleet_operator.domain.status.turn import SpecTurn
 
 RECORD_SECONDS = 300.0  # the record is written at most this often
-MEMO = "watch"
+MEMO, MEMO_SIGNAL = "watch", "watched signal"
 
 
 def keep(turn: SpecTurn, stage: Stage) -> Stage:
@@ -41,7 +45,8 @@ def judge(turn: SpecTurn, stage: Stage, limits: LatencyGuard) -> Answer:
     """Compare the stable with its predecessor's record. The result of a minute is in the memo."""
     slices, memo = turn.observation.slices, turn.observation.memo
     since = stage.previous.since if stage.previous else 0.0
-    own, before = _records(stage)
+    limits = _watched_limits(turn, stage, limits)
+    own, before = _records(stage, limits.signal)
     question = Question(limits, before, since, turn.now, own)
     key = (newest_complete(turn.now), limits, stage.stable, stage.watch, stage.baseline)
     stored = memo.get(MEMO)
@@ -67,9 +72,13 @@ def handed_over(turn: SpecTurn, stage: Stage) -> tuple[BaselineRecord, ...]:
     if turn.rollout.watch_limits is None:
         return ()
     own, before = _records(replace(stage, baseline=recorded(turn, stage, 0.0)))
-    usable = {one.stratum: one for one in (*before, *own) if sum(one.histogram.values()) >= load_records.MIN_REQUESTS}
+    usable = {
+        (one.signal, one.stratum): one
+        for one in (*before, *own)
+        if sum(one.histogram.values()) >= load_records.MIN_REQUESTS
+    }
     largest = sorted(usable.values(), key=lambda one: -sum(one.histogram.values()))[: load_records.MAX_RECORDS]
-    return tuple(sorted(largest, key=lambda one: one.stratum))
+    return tuple(sorted(largest, key=lambda one: (one.signal, one.stratum)))
 
 
 def recorded(turn: SpecTurn, stage: Stage, interval: float) -> tuple[BaselineRecord, ...]:
@@ -78,7 +87,8 @@ def recorded(turn: SpecTurn, stage: Stage, interval: float) -> tuple[BaselineRec
     While there is evidence against the stable, its record does not grow. Slow times must not become the expected ones.
     """
     limits, slices = turn.rollout.watch_limits, turn.observation.slices
-    own, _ = _records(stage)
+    limits = None if limits is None else _watched_limits(turn, stage, limits)
+    own, _ = _records(stage, "" if limits is None else limits.signal)
     until = max((record.until for record in own), default=0.0)
     if limits is None or slices is None or stage.watch is not None or turn.now - until < interval:
         return stage.baseline
@@ -86,16 +96,41 @@ def recorded(turn: SpecTurn, stage: Stage, interval: float) -> tuple[BaselineRec
         return stage.baseline
     promoted = stage.previous.since if stage.previous else 0.0
     since = max(until, promoted, turn.now - LOOK_BACK_SECONDS)
-    minutes = complete(slices, turn.reading(stage.stable), since, turn.now)
+    whole = limits.signal == whole_answers.SIGNAL
+    minutes = complete(slices, turn.reading(stage.stable), since, turn.now, whole=whole)
     if not minutes:
         return stage.baseline
     others = tuple(one for one in stage.baseline if one not in own)
-    return (*load_records.grown(own, minutes, stage.stable, limits.quantile), *others)
+    return (*load_records.grown(own, minutes, stage.stable, limits.quantile, limits.signal), *others)
 
 
-def _records(stage: Stage) -> tuple[tuple[BaselineRecord, ...], tuple[BaselineRecord, ...]]:
+def _watched_limits(turn: SpecTurn, stage: Stage, limits: LatencyGuard) -> LatencyGuard:
+    """The limits on the first tokens, or on the whole answers that stand in for them. The choice of a minute is in the memo."""
+    guard, memo, until = turn.rollout.guard, turn.observation.memo, newest_complete(turn.now)
+    if guard.latency and not guard.whole_answers:  # the spec names what is judged
+        return limits
+    stored = memo.get(MEMO_SIGNAL)
+    if not (isinstance(stored, tuple) and stored[0] == (until, stage.stable)):
+        slices = turn.observation.slices or ()
+        recent = [one for one in slices if until - LOOK_BACK_SECONDS <= one.start < until]
+        stored = memo[MEMO_SIGNAL] = (until, stage.stable), whole_answers.without_tokens(recent, stage.stable)
+    whole = stored[1]
+    if whole is None:  # nothing has been measured lately
+        whole = _last_signal(stage) == whole_answers.SIGNAL
+    return whole_answers.entry_for(limits) if whole else limits
+
+
+def _last_signal(stage: Stage) -> str:
+    """The signal that was judged or recorded last; "" where none was."""
+    if stage.watch is not None:
+        return like_load.signal_of(stage.watch)
+    newest = max(load_records.only(stage.baseline), key=lambda one: one.until, default=None)
+    return newest.signal if newest else ""
+
+
+def _records(stage: Stage, signal: str = "") -> tuple[tuple[BaselineRecord, ...], tuple[BaselineRecord, ...]]:
     """The records by load of the stable revision, and those of earlier ones."""
-    by_load = load_records.only(stage.baseline)
+    by_load = load_records.only(stage.baseline, signal)
     own = tuple(one for one in by_load if one.revision == stage.stable)
     return own, tuple(one for one in by_load if one.revision != stage.stable)
 

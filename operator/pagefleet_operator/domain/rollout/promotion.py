@@ -64,7 +64,8 @@ def watch(turn: SpecTurn, stage: Stage) -> Stage:
         return rollback.give_up(turn, stage, stage.stable, previous.revision, "Alert", message)
     judged = watched_seconds(stage.record, turn.now) < rollout.watch
     if judged:
-        stage, verdict = judging.judge_promoted(turn, stage, rollout.guard)
+        baseline = tuple(one for one in stage.baseline if not load_records.is_load_record(one))
+        stage, verdict = judging.judge_promoted(turn, stage, rollout.guard, baseline)
         if verdict is not None and verdict.outcome is Outcome.REGRESSED:
             message = f"after promotion: {verdict.record.message}"
             return rollback.give_up(turn, stage, stage.stable, previous.revision, verdict.reason, message)

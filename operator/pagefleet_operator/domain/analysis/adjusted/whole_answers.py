@@ -10,12 +10,13 @@ kind of which the canary has answered more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.status import BaselineRecord
 
 SIGNAL = "e2e"
 MIN_ANSWERS, RECENT_ANSWERS = 50, 400  # of the stable, by which its mix is known
@@ -25,6 +26,27 @@ MAX_STREAMS = 0.05  # share of the stable's answers
 def entry_for(guard: LatencyGuard) -> LatencyGuard:
     """The entry on whole answers that stands in for one on TTFT. A bound in seconds is one of the first token."""
     return replace(guard, signal=SIGNAL, max_seconds=None)
+
+
+def recorded(baseline: Iterable[BaselineRecord]) -> bool:
+    """Whether the record for a watch after promotion is of whole answers. Where they stand in, no entry of the guard names their signal."""
+    return any(one.signal == SIGNAL for one in baseline)
+
+
+def without_tokens(slices: Iterable[Slice], revision: str) -> bool | None:
+    """Whether a revision's answers are whole, but for MAX_STREAMS of them, and have no output tokens, as embeddings have none.
+
+    None where nothing was measured by load.
+    """
+    counts = {True: 0, False: 0}  # of whole answers, and of streams
+    for piece in slices:
+        if piece.revision != revision or not piece.possible:
+            continue
+        if piece.tokens:
+            return False
+        if piece.adjusted:
+            counts[piece.whole] += sum(sketch.total(one.ttft) for one in piece.load.values())
+    return counts[False] < MAX_STREAMS * counts[True] if any(counts.values()) else None
 
 
 def stand_in(slices: Sequence[Slice], stable: str) -> bool:

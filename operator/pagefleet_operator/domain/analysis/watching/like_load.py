@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pagefleet_contract import sketch
+from pagefleet_operator.domain.analysis.adjusted import whole_answers
 from pagefleet_operator.domain.analysis.watching import evidence, load_records
 from pagefleet_operator.domain.analysis.watching.evidence import Bet
 from pagefleet_operator.domain.analysis.watching.load_records import Bounds
@@ -35,7 +36,8 @@ MIN_SHOWN = 20  # requests from which a quantile is stated
 class Question:
     """The comparison: the signal's limits, the predecessor's record, and the time from which the revision is judged.
 
-    At loads that the predecessor never had, the revision is compared with its `own` record.
+    At loads that the predecessor never had, the revision is compared with its `own` record. The signal is that of `whole_answers`
+    where those are judged.
     """
 
     entry: LatencyGuard
@@ -43,6 +45,11 @@ class Question:
     since: float
     now: float
     own: tuple[BaselineRecord, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether whole answers are judged in the place of first tokens."""
+        return self.entry.signal == whole_answers.SIGNAL
 
     @property
     def level(self) -> float:
@@ -66,7 +73,7 @@ class Answer:
 
 def judge(question: Question, slices: Sequence[Slice], reading: RevisionReading, before: WatchRecord | None) -> Answer:
     """Count the minutes that have become complete since `before`, and decide."""
-    if before is not None and before.revision != reading.hash:
+    if before is not None and (before.revision != reading.hash or signal_of(before) != question.entry.signal):
         before = None
     if before is not None and before.until > question.now:  # the clock was set back: the minutes that come count
         before = replace(before, until=newest_complete(question.now))
@@ -81,7 +88,7 @@ def judge(question: Question, slices: Sequence[Slice], reading: RevisionReading,
     start = needed - evidence.BEGINNING  # what a conviction takes from a first minute on
     dispersion = load_records.dispersion_of((*question.records, *question.own))
     bet = Bet(1 - entry.quantile, dispersion, start / MIN_MINUTES, needed + STAYS)
-    recent = complete(slices, reading, since, question.now)
+    recent = complete(slices, reading, since, question.now, whole=question.whole)
     minutes = [minute for minute in recent if before is None or minute.start >= before.until]
     logs = before.logs if before else ()
     hits, trials = (before.hits, before.trials) if before else (0, 0)
@@ -118,6 +125,11 @@ def _count(minute: Minute, bounds: Sequence[Bounds], shifts: Mapping[str, float]
                 continue  # the bound is too high to show that the revision is as quick as its predecessor
             hits, trials = hits + slow, trials + decided
     return hits, trials
+
+
+def signal_of(record: WatchRecord) -> str:
+    """The signal whose title a record has."""
+    return record.signal.split(" ")[0]
 
 
 def _is_usable(record: BaselineRecord) -> bool:

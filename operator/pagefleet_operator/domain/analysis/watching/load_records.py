@@ -1,4 +1,4 @@
-"""Records a revision's times to first token by load, and gives the bound of each load for the revision after it.
+"""Records a revision's times to first token, or those of its whole answers, by load, and gives the bound of each load for the revision after it.
 
 A record belongs to a load stratum (the work that waited on the picked pod) and a class of running requests for each
 replica (`minutes`). A busier hour has other loads, but the same load has the same bound. More running requests make a
@@ -37,15 +37,15 @@ def is_load_record(record: BaselineRecord) -> bool:
     return _NAME.fullmatch(record.stratum) is not None
 
 
-def only(records: Iterable[BaselineRecord]) -> tuple[BaselineRecord, ...]:
-    """The records that are by load."""
-    return tuple(filter(is_load_record, records))
+def only(records: Iterable[BaselineRecord], signal: str = "") -> tuple[BaselineRecord, ...]:
+    """The records that are by load, of one signal where it is given."""
+    return tuple(one for one in records if is_load_record(one) and signal in ("", one.signal))
 
 
 def grown(
-    records: Sequence[BaselineRecord], minutes: Sequence[Minute], revision: str, quantile: float
+    records: Sequence[BaselineRecord], minutes: Sequence[Minute], revision: str, quantile: float, signal: str = "ttft"
 ) -> tuple[BaselineRecord, ...]:
-    """The records of a revision after more minutes. Those that have nothing new in them are the same."""
+    """The records of a revision's signal after more minutes. Those that have nothing new in them are the same."""
     known = {cell: record for record in records if (cell := _cell(record)) is not None}
     new = _cells(minutes)
     scatter = _dispersion(records, minutes, quantile)
@@ -56,7 +56,7 @@ def grown(
         if room > 0:
             total = sketch.merged([before, _sampled(histogram, min(room, MAX_ADDED))])
             name = f"load {cell[0]}, running {cell[1]}"
-            known[cell] = BaselineRecord(revision, "ttft", name, _written(total), "gateway", scatter, until)
+            known[cell] = BaselineRecord(revision, signal, name, _written(total), "gateway", scatter, until)
     largest = sorted(known, key=lambda cell: -sum(known[cell].histogram.values()))[:MAX_RECORDS]
     return tuple(known[cell] for cell in sorted(largest))
 

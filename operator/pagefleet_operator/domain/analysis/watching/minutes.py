@@ -5,6 +5,8 @@ second half of a load, because each of them slows the others' prompts. It is the
 and no last one, divided by the replicas that were ready. Requests that wait do not count as running, so a revision that hangs does
 not look busy. The ends of a class have the ratio RUNNING_FACTOR.
 
+Whole answers wait until they end, and their prompts count in the load stratum until then, so all of them are in the class 0.
+
 Requests without a first token have an age divided by the time that the gateway expected. `shift` converts it to seconds.
 """
 
@@ -19,6 +21,7 @@ from pagefleet_contract.sketch import Histogram
 from pagefleet_contract.strata import QUEUED
 from pagefleet_operator.domain.analysis.adjusted.memory import SETTLED_SECONDS
 from pagefleet_operator.domain.analysis.adjusted.waiting import SILENT_SECONDS, Waiting
+from pagefleet_operator.domain.base.frozen import replace
 from pagefleet_operator.domain.status.observation import RevisionReading, Slice
 
 MINUTE = 60.0
@@ -80,14 +83,19 @@ def newest_complete(now: float) -> float:
     return math.floor((now - SETTLED_SECONDS) / MINUTE) * MINUTE
 
 
-def complete(slices: Sequence[Slice], reading: RevisionReading, since: float, now: float) -> list[Minute]:
-    """The minutes of a revision that begin at `since` or later and are complete, those without a measurement left out."""
+def complete(
+    slices: Sequence[Slice], reading: RevisionReading, since: float, now: float, *, whole: bool = False
+) -> list[Minute]:
+    """The minutes of a revision that begin at `since` or later and are complete, those without a measurement left out.
+
+    They are of its streams, or of its `whole` answers.
+    """
     first, last = math.ceil(since / MINUTE) * MINUTE, newest_complete(now)
     chosen = [
         piece
         for piece in slices
         if piece.revision == reading.hash and first - SILENT_SECONDS <= piece.start < last and piece.possible
-        if not piece.whole
+        if piece.whole == whole or not piece.adjusted
     ]
     by_minute: dict[float, list[Slice]] = {}
     waiting = Waiting()
@@ -97,6 +105,8 @@ def complete(slices: Sequence[Slice], reading: RevisionReading, since: float, no
         else:
             by_minute.setdefault(math.floor(piece.start / MINUTE) * MINUTE, []).append(piece)
     minutes = [_minute(start, by_minute[start], waiting, reading) for start in sorted(by_minute)]
+    if whole:
+        minutes = [replace(minute, running=0) for minute in minutes]
     return [minute for minute in minutes if minute.strata]
 
 

@@ -30,8 +30,7 @@ def _watched(slices: Collection[Slice], begin: float, end: float) -> list[Slice]
         if not begin <= piece.start < end:
             continue
         if piece.load:
-            if not piece.whole:
-                result.append(piece)
+            result.append(piece)
         elif ages := piece.in_flight.get("e2e"):
             waiting = sum(piece.in_flight.get("ttft", {}).values())
             group = (piece.instance, piece.start, piece.seconds, piece.revision, piece.stratum)
