@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagefleet_gateway.cluster.service import ServiceKey
 from pagefleet_gateway.cluster.steps import Steps, forget, parts
@@ -60,6 +60,21 @@ class Charges:
 
     def open(self, request_id: str, charge: OpenCharge) -> None:
         self._open[request_id] = charge
+
+    def add(self, request_id: str, charge: OpenCharge) -> None:
+        """Open a charge of a request that another service answers, beside the one that it may have."""
+        own = self._open.get(request_id)
+        if own is None:
+            self._open[request_id] = charge
+            return
+        of_requests = own.charge.of_requests + charge.charge.of_requests
+        both = Charge(own.charge.tokens, of_requests, own.charge.of_tokens + charge.charge.of_tokens)
+        self._open[request_id] = replace(own, charge=both, deadline=max(own.deadline, charge.deadline))
+
+    def charged(self, request_id: str) -> int | None:
+        """Return the tokens of the request's charge; None without one."""
+        opened = self._open.get(request_id)
+        return None if opened is None else opened.charge.tokens
 
     def refund(self, request_id: str) -> None:
         """Give everything back: the gateway refused the request after it was charged, or the client left the queue."""

@@ -100,7 +100,7 @@ class Picker:
             if not isinstance(charge, Charge):
                 return replace(refusals.limited(service, charge), api_key=name)
             held = service.hold_seconds_of(service.priority(request.headers))
-            deadline = now + held + (service.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
+            deadline = now + held + _seconds_to_end(service)
             self.charges.open(request.id, OpenCharge(charge, service.key, cost.prompt_tokens, deadline, name))
         return Admitted(request, service, cost, now, name)
 
@@ -111,11 +111,13 @@ class Picker:
         service = snapshot.services.get(admitted.service.key, admitted.service)
         pick = self._pick(snapshot, service, request, cost, now)
         instead_of: Group | None = None
+        charge: Charge | None = None  # to the limits of the service that answers instead
         # One step only: a fallback's own fallback could lead in a circle.
         other = snapshot.services.get((service.namespace, service.fallback))
         if isinstance(pick, Refusal) and other is not None and other.key != service.key:
             instead = self._pick(snapshot, other, request, cost, now)
-            if isinstance(instead, Pick):
+            charge = self._taken_over(other, admitted, now) if isinstance(instead, Pick) else None
+            if isinstance(instead, Pick) and charge is not None:
                 instead_of = self._failing(snapshot, service, request, cost)
                 pick, service = replace(instead, fallback=f"{other.namespace}/{other.name}"), other
         pick = self._given_way(service, pick, request, now)
@@ -129,8 +131,23 @@ class Picker:
             if isinstance(pick, Pick):
                 pick = self._with_prefill(snapshot, service, pick, request, cost, now)
                 self._ledger.open(request.id, self._booking.ticket(admitted, service, pick, known, now), instead_of)
+        if charge is not None and not isinstance(pick, Pick):
+            self.limits.settle(charge, 0, counts=False)
+        elif charge is not None and (charge.of_requests or charge.of_tokens):
+            opened = OpenCharge(charge, service.key, cost.prompt_tokens, now + _seconds_to_end(service))
+            self.charges.add(request.id, opened)
         # The gateway's keys are no engine's business.
         return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
+
+    def _taken_over(self, other: Service, admitted: Admitted, now: float) -> Charge | None:
+        """Charge the limits of a service that answers another one's request. None where they, or classes that it gives up, refuse it."""
+        request, cost = admitted.request, admitted.cost
+        if refusals.given_up(other, other.class_name(request.headers)) is not None:
+            return None
+        charged = self.charges.charged(request.id)  # both charges end with the same tokens
+        most = cost.prompt_tokens + cost.most_output_tokens(other) if charged is None else charged
+        charge = self.limits.take(other, request.headers, most, now) if other.limits else Charge(most)
+        return charge if isinstance(charge, Charge) else None
 
     def lane(self, admitted: Admitted) -> Lane:
         """Return what the pods that the request may go to depend on. Requests of one lane wait for the same pods."""
@@ -305,3 +322,8 @@ class Picker:
         if not trials.tries(service, revision):
             return False
         return sum(self._ledger.in_flight(pod) for pod in pods[revision]) >= trials.requests
+
+
+def _seconds_to_end(service: Service) -> float:
+    """Return the time after which no end of a request that was sent can come."""
+    return (service.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
