@@ -28,11 +28,13 @@ from pagefleet_operator.domain.analysis.adjusted import reference
 from pagefleet_operator.domain.analysis.watching.thinning import thinned
 from pagefleet_operator.domain.scaling.load_sums import LoadSums
 from pagefleet_operator.domain.slo.attainment import Attainment
+from pagefleet_operator.domain.status.codec import MAX_TIME
 from pagefleet_operator.domain.status.gateway_slices import (
     MAX_TEXT,
     bucket_count,
     entry,
-    finite,
+    is_length,
+    is_time,
     optional,
     short_answer,
     slices,
@@ -305,18 +307,20 @@ class GatewayWindows:
             log.warning("gateway %s: %s", address, message)
 
 
-def _answer(document: Mapping[str, Any], found: Sequence[Slice]) -> GatewayAnswer | None:
-    """The plausible part of an answer with its slices; None where it has no time."""
+def _answer(document: Mapping[str, Any], found: Sequence[Slice]) -> GatewayAnswer:
+    """The plausible part of an answer with its slices. Raises ValueError where it has no time."""
     now = document.get("now")
-    if not finite(now):
-        return None
+    if not is_time(now):
+        raise ValueError(
+            f"`now` must be UNIX seconds from 0 to {MAX_TIME:.0f}, got {str(now)[:40]}: nothing of its answer is used"
+        )
     seconds = document.get("sliceSeconds")
     return GatewayAnswer(
         str(document.get("instance"))[:MAX_TEXT],
         tuple(found),
         optional(document.get("held")) or 0,
         float(now),
-        float(seconds) if finite(seconds) and 0.1 <= seconds <= 3600 else 1.0,
+        float(seconds) if is_length(seconds) else 1.0,
     )
 
 

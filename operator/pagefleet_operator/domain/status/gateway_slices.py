@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypedDict, TypeGuard
 
@@ -18,11 +17,13 @@ from msgspec import Meta
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.base.json_text import loads
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
-from pagefleet_operator.domain.status.observation import Bucket, Count, LoadCounts, Slice
+from pagefleet_operator.domain.status.codec import MAX_TIME
+from pagefleet_operator.domain.status.observation import MAX_COUNT, Bucket, Count, LoadCounts, Slice
 
 MAX_TEXT = 253  # of a name
 MAX_LOAD_STRATA, MAX_PODS, MAX_OBJECTIVES = 24, 16, 16  # of a slice; the gateways have 18 strata, and send 8 pods
 NUMBERS = frozenset((int, float))
+MIN_SECONDS, MAX_SECONDS = 0.1, 3600.0  # of a slice
 Histogram = dict[Bucket, Count]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
@@ -101,16 +102,16 @@ def slices(document: Any, after: float = -math.inf, adjusted_after: float = math
     if not isinstance(document, dict):
         return
     instance, seconds, listed = document.get("instance"), document.get("sliceSeconds"), document.get("slices")
-    if not isinstance(instance, str) or not isinstance(listed, list) or not finite(seconds):
+    if not isinstance(instance, str) or not isinstance(listed, list) or not is_length(seconds):
         return
     for raw in listed:
         if isinstance(raw, _Sent):
             start, adjusted = raw.start, bool(raw.load or raw.pods or raw.whole_load or raw.whole_pods)
-        elif isinstance(raw, dict) and finite(raw.get("start")):
+        elif isinstance(raw, dict) and is_time(raw.get("start")):
             start, adjusted = raw["start"], any(name in raw for name in _ADJUSTED)
         else:
             continue
-        if start > after or (adjusted and start > adjusted_after):
+        if is_time(start) and (start > after or (adjusted and start > adjusted_after)):
             sent = raw if isinstance(raw, _Sent) else _sent(raw) or _sent(_mended(raw))
             if sent is not None and sent.errors <= sent.requests:
                 yield _slice(sent, instance[:MAX_TEXT], seconds)
@@ -200,11 +201,17 @@ def _sent(raw: Mapping[str, Any]) -> _Sent | None:
 
 
 def optional(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None
 
 
-def finite(value: Any) -> TypeGuard[float]:
-    return type(value) in NUMBERS and abs(value) <= sys.float_info.max
+def is_time(value: Any) -> TypeGuard[float]:
+    """Whether a value is a time in UNIX seconds that can be written: a tenant's own picker may send any number."""
+    return type(value) in NUMBERS and 0 <= value <= MAX_TIME
+
+
+def is_length(value: Any) -> TypeGuard[float]:
+    """Whether a value is the length of a slice in seconds."""
+    return type(value) in NUMBERS and MIN_SECONDS <= value <= MAX_SECONDS
 
 
 def bucket_count(piece: Slice) -> int:

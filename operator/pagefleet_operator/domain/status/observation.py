@@ -26,7 +26,8 @@ from pagefleet_operator.domain.status.sample import Sample, ServiceLoad, SLORead
 from pagefleet_operator.domain.status.status import Rejection, Status
 
 Bucket = Annotated[int, Meta(ge=0, le=sketch.LAST)]  # of a histogram that is read from JSON
-Count = Annotated[int, Meta(ge=0)]
+MAX_COUNT = 10**12  # of requests or tokens in a slice: sums of such counts are still numbers that can be stored
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 
 
 @dataclass(frozen=True)
