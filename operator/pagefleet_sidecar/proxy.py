@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Self
 
 import aiohttp
 from aiohttp import hdrs, web
+from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -38,6 +40,10 @@ HOP_BY_HOP = frozenset(
 )  # fmt: skip
 
 
+# An engine that listens on `::` takes IPv4 too where it opens its socket itself (vLLM), and IPv6 alone where asyncio does (SGLang).
+OWN_POD, LOOPBACK = "localhost", ("127.0.0.1", "::1")
+
+
 @dataclass(frozen=True)
 class Settings:
     """`revision` is the pod's; `timeout` bounds a prefill leg in seconds. Ports are the engine's, and that of prefill pods."""
@@ -46,7 +52,12 @@ class Settings:
     engine_port: int
     timeout: float
     prefill_port: int = ENGINE_PORT
-    engine_host: str = "127.0.0.1"
+    engine_host: str = OWN_POD
+
+    @property
+    def engine_addresses(self) -> tuple[str, ...]:
+        """The addresses at which the engine may listen, the likeliest first."""
+        return LOOPBACK if self.engine_host == OWN_POD else (self.engine_host,)
 
     @property
     def engine(self) -> str:
@@ -62,7 +73,7 @@ class Proxy:
     in_flight: int = 0
 
     async def __aenter__(self) -> Self:
-        self.engine = session()
+        self.engine = session(_OwnPod())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -81,12 +92,14 @@ class Proxy:
 
     async def engine_listens(self) -> bool:
         """Whether the engine still takes connections: it ends by itself when its last stream has ended."""
-        try:
-            _, writer = await asyncio.open_connection(self.settings.engine_host, self.settings.engine_port)
-        except OSError:
-            return False
-        writer.close()
-        return True
+        for address in self.settings.engine_addresses:
+            try:
+                _, writer = await asyncio.open_connection(address, self.settings.engine_port)
+            except OSError:
+                continue
+            writer.close()
+            return True
+        return False
 
     async def _live(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -157,9 +170,31 @@ class Proxy:
         return _cut(request)
 
 
-def session() -> aiohttp.ClientSession:
+class _OwnPod(AbstractResolver):
+    """Names the addresses of this pod's engine, without a look into the image's /etc/hosts."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in LOOPBACK
+        ]
+
+    async def close(self) -> None:
+        """Release nothing."""
+
+
+def session(resolver: AbstractResolver | None = None) -> aiohttp.ClientSession:
     """A client of engines. It adds no headers of its own to what is passed on."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, resolver=resolver)
     nothing = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
     skipped = (hdrs.USER_AGENT, hdrs.ACCEPT_ENCODING, hdrs.ACCEPT, hdrs.CONTENT_TYPE)
     return aiohttp.ClientSession(connector=connector, timeout=nothing, auto_decompress=False, skip_auto_headers=skipped)

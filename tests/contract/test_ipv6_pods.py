@@ -1,5 +1,6 @@
 """Protects clusters whose pods have IPv6 addresses first: the operator answers on both families, and reads engines and fetching containers
-at an IPv6 address; engines that it starts there listen on both."""
+at an IPv6 address; engines that it starts there listen on both, and a routing
+sidecar asks its engine on the family that it takes."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from pagefleet_operator.metrics.accounts import unlimited
 from pagefleet_operator.metrics.engine_readings import EngineReading, EngineReadings
 from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.server import Server
+from pagefleet_sidecar.main import listening
+from pagefleet_sidecar.proxy import Proxy, Settings
 
 ADDRESS = "::1"
 PAGE = "pagefleet_num_requests_waiting 3\npagefleet_num_requests_running 1\n"
@@ -79,3 +82,26 @@ def test_an_engine_listens_on_the_addresses_that_pods_have(name: str) -> None:
         pod = deployment(replace(child, address=address), 1)["spec"]["template"]["spec"]
         hosts = [one for one in pod["containers"][0]["args"] if one.startswith(("--host=", "--hostname="))]
         assert [one.partition("=")[2] for one in hosts] == [address]
+
+
+@pytest.mark.parametrize("host", [EVERY, EVERY_IPV4, "127.0.0.1", ADDRESS])
+async def test_the_sidecar_finds_its_engine_on_either_family(host: str) -> None:
+    """A server of asyncio takes IPv6 alone on `::`, as SGLang's does: the sidecar asked 127.0.0.1 and every request was cut."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=request.path)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, host, 0).start()
+    proxy = Proxy(Settings("a", runner.addresses[0][1], 1.0))
+    try:
+        async with listening(proxy, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/v1/models") as response:
+                assert (response.status, await response.text()) == (200, "/v1/models")
+            assert await proxy.engine_listens()
+    finally:
+        await runner.cleanup()
+    assert not await proxy.engine_listens()

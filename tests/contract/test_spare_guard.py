@@ -221,5 +221,5 @@ def test_the_operator_starts_engine_and_sidecar_so() -> None:
         "--host=127.0.0.1",
         "--port=8001",
     ]
-    assert Settings("a", given.engine_port, 1.0).engine == "http://127.0.0.1:8001"
+    assert "127.0.0.1" in Settings("a", given.engine_port, 1.0).engine_addresses
     assert {"name": "VLLM_SERVER_DEV_MODE", "value": "1"} in engine["env"] and "ports" not in engine
