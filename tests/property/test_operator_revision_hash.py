@@ -18,8 +18,10 @@ from support.golden_manifests import SPECS, child_of, spec_of
 from support.virtual.cluster import Cluster
 
 from pagefleet_contract.quantity import QUANTITY, amount, canonical
-from pagefleet_operator.domain.base.revision import meaning, revision_hash, snapshot
+from pagefleet_operator.domain.base.revision import DEFAULTS, earlier_hashes, meaning, revision_hash, snapshot
 from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.manifests.prefill import prefill_deployment
+from pagefleet_operator.domain.manifests.workload import workload
 from pagefleet_operator.domain.rollout.target import target_of
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.status.status import Rejection, RevisionRecord, Status
@@ -104,6 +106,15 @@ def written_by_earlier_operators(spec: Any) -> str:
     return sha256(text.encode()).hexdigest()[:8]
 
 
+def without(spec: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    bare: dict[str, Any] = copy.deepcopy(dict(spec))
+    place = bare
+    for name in path[:-1]:
+        place = place.get(name, {})
+    place.pop(path[-1], None)
+    return bare
+
+
 def put(spec: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
     changed = copy.deepcopy(spec)
     place = changed
@@ -116,6 +127,10 @@ def put(spec: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, An
 @pytest.mark.parametrize("name", SPECS)
 def test_a_spec_that_is_written_as_its_meaning_has_its_name_of_before(name: str) -> None:
     spec = spec_of(name)
+    before = written_by_earlier_operators(spec)
+    assert target_of(filled(spec), Status(stable=before)) == before
+    for path, _ in DEFAULTS if name == "full" else ():  # which writes defaults out
+        spec = without(spec, path) if path != ("model", "oci") else spec
     assert meaning(filled(spec)) == snapshot(filled(spec))
     assert named(spec) == written_by_earlier_operators(spec)
     assert named(BEFORE[0]) == BEFORE[1]
@@ -132,6 +147,52 @@ def test_an_empty_list_or_map_is_absent(name: str, path: tuple[str, ...]) -> Non
     empty = put(bare, path, [] if path[-1] in LISTS else {})
     assert named(empty) == named(bare)
     assert deployment(replace(child_of(empty), revision="r"), 1) == deployment(replace(child_of(bare), revision="r"), 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "default"), DEFAULTS, ids=lambda part: ".".join(part) if isinstance(part, tuple) else ""
+)
+@pytest.mark.parametrize("name", SPECS)
+def test_a_default_that_is_written_out_is_what_leaving_it_out_is(
+    name: str, path: tuple[str, ...], default: Any
+) -> None:
+    """`nodes: 1` in a manifest that was put in order replaced every pod of the service."""
+    bare = without(spec_of(name), path)
+    written = put(bare, path, default)
+    if not (isinstance(parse(bare), Spec) and isinstance(parse(written), Spec)):
+        return  # this engine does not take the field
+    assert named(written) == named(bare)
+    pods = [workload(replace(child_of(spec), revision="r"), 1, served=True) for spec in (written, bare)]
+    assert pods[0] == pods[1]
+    prefill = [
+        prefill_deployment(replace(child_of(spec), revision="r"), 1)
+        for spec in (written, bare)
+        if path[1] == "disaggregation"
+    ]
+    assert all(one == prefill[0] for one in prefill)
+
+
+def test_a_default_of_another_kind_or_value_counts() -> None:
+    for name, path, value in (("vllm", ("engine", "nodes"), 2), ("gpu", ("engine", "kvCache", "events"), True)):
+        assert named(put(spec_of(name), path, value)) != named(without(spec_of(name), path)), path
+    assert meaning({"engine": {"nodes": True}}) == {"engine": {"nodes": True}}, "an invalid spec is compared, too"
+    assert meaning({"engine": "x", "model": None}) == {"engine": "x", "model": None}
+
+
+def test_an_upgrade_renames_no_revision_whose_defaults_are_written_out() -> None:
+    for loose in (
+        put(spec_of("minimal"), ("engine", "nodes"), 1),
+        put(put(spec_of("minimal"), ("engine", "nodes"), 1), ("engine", "env"), []),
+    ):
+        before, written = earlier_hashes(filled(loose))[1], written_by_earlier_operators(loose)
+        assert named(loose) not in (before, written)
+        for name in (before, written):
+            assert target_of(filled(loose), status_with(name, loose)) == name
+            assert target_of(filled(loose), Status(stable=name)) == name, "its record could not be read"
+            rejected = (Rejection(name, "Aborted", "", 1.0),)
+            assert target_of(filled(loose), Status(stable="aaaaaaaa", rejected=rejected)) == name
+        history = (RevisionRecord(before, 1.0), *status_with("s", loose).revisions)
+        assert target_of(filled(loose), Status(stable="s", revisions=history)) in ("s", written)
 
 
 def test_another_value_is_another_revision() -> None:
@@ -174,7 +235,13 @@ def test_an_edit_of_the_writing_rolls_nothing_out() -> None:
     cluster.spec = put(cluster.spec, resources, "2Gi")
     cluster.until(lambda status: bool(status.traffic))
     stable, children = cluster.status.stable, cluster.plan and cluster.plan.children
-    for path, value in ((resources, "2048Mi"), (("engine", "env"), []), (("placement", "nodeSelector"), {})):
+    edits: tuple[tuple[tuple[str, ...], Any], ...] = (
+        (resources, "2048Mi"),
+        (("engine", "env"), []),
+        (("placement", "nodeSelector"), {}),
+        (("engine", "nodes"), 1),
+    )
+    for path, value in edits:
         cluster.spec = put(cluster.spec, path, value)
         cluster.generation += 1
         cluster.tick()

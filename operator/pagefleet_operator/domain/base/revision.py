@@ -1,7 +1,7 @@
 """A revision: the part of a spec that affects pods, its meaning, and its hash.
 
-Two specs of one meaning have one hash. A quantity means its value (`cpu: 1000m` is `cpu: 1`), and an empty list or map means
-what leaving it out means (`env: []`).
+Two specs of one meaning have one hash. A quantity means its value (`cpu: 1000m` is `cpu: 1`), an empty list or map means what
+leaving it out means (`env: []`), and so does a default that no engine chooses (`nodes: 1`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,21 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pagefleet_contract.disaggregation import DEFAULT_MIN_PROMPT_TOKENS
 from pagefleet_contract.quantity import canonical
 from pagefleet_operator.domain.base.json_text import decode, json_text
 
 POD_AFFECTING = ("model", "engine", "resources", "placement", "pod")
 MAX_REMEMBERED = 4096
 QUANTITIES = ("cpu", "memory", "sharedMemory")  # of `resources`
+# What these fields are without a value, with any engine. Those that the schema has a default for are filled in, and are not among them.
+DEFAULTS: tuple[tuple[tuple[str, ...], Any], ...] = (
+    (("engine", "nodes"), 1),
+    (("engine", "pipelineParallelSize"), 1),
+    (("engine", "kvCache", "events"), False),
+    (("engine", "disaggregation", "minPromptTokens"), DEFAULT_MIN_PROMPT_TOKENS),
+    (("model", "oci"), "Mount"),
+)
 
 
 def snapshot(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,6 +48,24 @@ def _remembered_meaning(text: bytes) -> Mapping[str, Any]:
 
 
 def _meant(whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    for path, default in DEFAULTS:
+        whole = _without_default(whole, path, default)
+    return _alike(whole)
+
+
+def _without_default(value: Any, path: tuple[str, ...], default: Any) -> Any:
+    """The value without the field at the end of the path, where it is the default."""
+    if not isinstance(value, Mapping) or path[0] not in value:
+        return value
+    name, *more = path
+    if more:
+        return {**value, name: _without_default(value[name], tuple(more), default)}
+    is_default = type(value[name]) is type(default) and value[name] == default
+    return {one: part for one, part in value.items() if one != name} if is_default else value
+
+
+def _alike(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """The snapshot with each quantity written in one way, and nothing empty."""
     pods = {name: _without_empty(part) for name, part in whole.items()}
     resources = pods.get("resources")
     if isinstance(resources, Mapping):
@@ -62,9 +89,11 @@ def revision_hash(raw: Mapping[str, Any]) -> str:
     return _hash(meaning(raw))
 
 
-def written_hash(raw: Mapping[str, Any]) -> str:
-    """The hash of the snapshot as it is written, by which earlier operators named revisions."""
-    return _hash(snapshot(raw))
+def earlier_hashes(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names that earlier operators gave a revision: the hash of the snapshot as it is written, and that of a meaning in which a
+    default that is written counted."""
+    pods = snapshot(raw)
+    return _hash(pods), _hash(_alike(pods))
 
 
 def _hash(pods: Mapping[str, Any]) -> str:
