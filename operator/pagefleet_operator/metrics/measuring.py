@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, engine_of
 from pagefleet_operator.domain.analysis import sources
+from pagefleet_operator.domain.analysis.adjusted import whole_answers
 from pagefleet_operator.domain.spec.rollout import Guard, Rollout
 from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
@@ -77,6 +78,8 @@ def of_engines(rollout: Rollout) -> tuple[str, ...] | None:
         for entry, source in zip(guard.latency, chosen, strict=True)
         if source is Source.ENGINE
     }
+    if mirrored and guard.whole_answers:
+        signals.add(whole_answers.SIGNAL)  # where copies have no first token
     errors = any(sources.error_source(guard, copies) is Source.ENGINE for copies in measured)
     counted = guard.max_error_rate is not None and errors
     return tuple(name for name in HISTOGRAMS if name in signals) if signals or counted else None

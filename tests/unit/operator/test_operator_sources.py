@@ -167,6 +167,9 @@ def test_only_judged_signals_are_queried() -> None:
 
     assert of_engines(rollout(entry(None))) is None
     assert of_engines(rollout(entry(None), mirror=True)) == ("ttft",)
+    copied = rollout(entry(None), mirror=True)
+    by_default = replace(copied, guard=replace(copied.guard, whole_answers=True))
+    assert of_engines(by_default) == ("ttft", "e2e"), "embeddings have no first token"
     assert of_engines(rollout(entry(None, signal="itl"))) == ("itl",)
     assert of_engines(rollout(errors=Source.ENGINE)) == ()
     assert of_prometheus(rollout(entry(None)).guard, "ns", "chat") == ()

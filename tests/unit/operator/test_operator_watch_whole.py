@@ -131,3 +131,47 @@ def test_a_spec_that_names_a_latency_is_watched_by_its_own_signal() -> None:
     cluster.promoted()
     cluster.minutes(10)
     assert cluster.condition("Regressed").reason == "NoRecord"
+
+
+class Copied(Whole):
+    """A cluster whose engines measure whole answers, and first tokens where they are texts; the canary gets copies."""
+
+    def __init__(self, canary: float, texts: bool = False) -> None:
+        super().__init__()
+        self.spec["rollout"]["steps"] = [{"mirror": "50%", "hold": "5m"}, {"weight": 100, "hold": "10s"}]
+        self.canary, self.texts = canary, texts
+
+    def measure(self, engines: bool = True) -> None:
+        super().measure(engines)
+        own = [(self.status.stable, 10, 1.0)] if self.status.traffic else []
+        if self.status.mirror is not None:
+            own.append((self.status.mirror.revision, 5, self.canary))
+        for revision, count, factor in own:
+            times: dict[int, int] = {}
+            for _ in range(count):
+                bucket = bucket_of(0.1 * factor * self.source.lognormvariate(0, 0.3))
+                times[bucket] = times.get(bucket, 0) + 1
+            latency = {"e2e": times, "ttft": times if self.texts else {}}
+            found = [Slice(f"pod-{revision}", self.now - TICK, TICK, revision, "", count, 0, latency=latency)]
+            self.engine = [*(self.engine or ()), *found]
+
+
+def test_a_mirror_of_embeddings_is_judged_by_whole_answers() -> None:
+    """It waited for first tokens, which embeddings have none of, and held its step for ever."""
+    for canary, phase in ((1.0, Phase.STEP), (3.0, Phase.ROLLED_BACK)):
+        cluster = Copied(canary)
+        cluster.serving()
+        cluster.edit(7)
+        cluster.until(lambda status: status.rollout.phase in (Phase.STEP, Phase.ROLLED_BACK))
+        assert cluster.status.rollout.phase is phase
+        verdict = cluster.status.rollout.verdict
+        assert verdict is not None and (verdict.signal, verdict.source) == ("e2e p95", "Engine")
+
+
+def test_a_mirror_of_texts_is_judged_by_first_tokens() -> None:
+    cluster = Copied(3.0, texts=True)
+    cluster.serving()
+    cluster.edit(7)
+    cluster.until(lambda status: bool(status.rejected))
+    verdict = cluster.status.rejected[-1].verdict
+    assert verdict is not None and verdict.signal == "ttft p95"

@@ -102,7 +102,7 @@ class _Requests:
     def verdicts(self) -> list[Verdict]:
         """In the order of the guard's entries, errors last: of equal outcomes the first one is shown."""
         mirrored = self._comparison.mirrored
-        measured = [(entry, sources.measuring_source(entry, mirrored)) for entry in self._guard.latency]
+        measured = [(entry, sources.measuring_source(entry, mirrored)) for entry in self._latency_entries()]
         tests = [
             self._judged_at_equal_load(entry, source) or self._test(entry, source)
             for entry, source in measured
@@ -131,6 +131,15 @@ class _Requests:
         if self._guard.max_error_rate is not None:
             verdicts.append(self._errors(self._guard.max_error_rate, error_source, sums))
         return verdicts
+
+    def _latency_entries(self) -> tuple[LatencyGuard, ...]:
+        """The guard's entries. Copies of requests that have no first token are judged by their whole answers."""
+        entries, engine = self._guard.latency, self._slices.get(sources.ENGINE)
+        if not (self._comparison.mirrored and self._guard.whole_answers) or engine is None:
+            return entries
+        if not whole_answers.of_copies(engine.own(self._comparison.stable, 0)):
+            return entries
+        return tuple(whole_answers.entry_for(entry) if entry.by_load else entry for entry in entries)
 
     def _test(self, entry: LatencyGuard, source: Source) -> _LatencyTest | Verdict:
         """The test of a latency signal, or the verdict that its source has no measurement."""

@@ -49,6 +49,12 @@ def without_tokens(slices: Iterable[Slice], revision: str) -> bool | None:
     return counts[False] < MAX_STREAMS * counts[True] if any(counts.values()) else None
 
 
+def of_copies(engine: Sequence[Slice]) -> bool:
+    """Whether engines have measured whole answers, and hardly a first token: embeddings have none. They measure both of all texts."""
+    ended, first = (sum(sketch.total(one.latency.get(name, {})) for one in engine) for name in (SIGNAL, "ttft"))
+    return first < MAX_STREAMS * ended
+
+
 def stand_in(slices: Sequence[Slice], stable: str) -> bool:
     """Whether the stable's last answers were whole, but for MAX_STREAMS of them. The slices are in the order of time."""
     answers = streams = 0
