@@ -27,6 +27,7 @@ from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.records.slo import DayRecord, ObjectiveRecord, SLORecord
 from pagefleet_operator.domain.status.stage import MAX_REJECTIONS
 from pagefleet_operator.domain.status.status import (
+    ActionRecord,
     AlertRecord,
     BaselineRecord,
     Condition,
@@ -146,6 +147,32 @@ def test_a_decision_and_an_alert_are_recorded_in_a_full_status(status: Status) -
     stored = budget.fit(merge(status, [bounded(alert.record, {"severity": "page"})]), status.conditions, NOW).status
     assert size(codec.dump(stored)) <= MAX_BYTES
     assert any(one.revision == status.canary and not one.resolved for one in stored.alerts), "one that decides is there"
+
+
+def test_names_are_whole_in_a_full_status() -> None:
+    """The id of an action was cut, so that the action was new at every decision; and the name that a service owns, which it lost."""
+    names = ("a" * 8, "b" * 8, "c" * 8)
+    large, text, served = snapshot(MAX_SNAPSHOT_BYTES), "\U0001f600" * MAX_MESSAGE, "n" * 128
+    status = Status(
+        stable=names[0],
+        canary=names[1],
+        traffic=(Weight(names[0], 100),),
+        rollout=RolloutRecord(Phase.STEP, started=NOW - 9, paused=f"alert {'A' * 253}"),
+        revisions=tuple(RevisionRecord(name, 1.0, large) for name in names),
+        rejected=tuple(Rejection(f"r{n}", "Gate", text, NOW) for n in range(MAX_REJECTIONS)),
+        conditions=(
+            Condition("ModelNameOwned", "False", "ModelNameTaken", f"spec.model.servedName {served!r}: {text}", NOW, 1),
+        ),
+        decisions=tuple(DecisionRecord(NOW, "K", text) for _ in range(MAX_DECISIONS)),
+        previous=PreviousRecord(names[2], NOW),
+        action=ActionRecord("i" * 128, "skip", "Done", text, NOW),
+        model_name=served,
+        slo=LARGEST_SLO,
+    )
+    fitted = budget.fit(status, (), NOW).status
+    assert fitted.action is not None and len(fitted.action.message) < len(text), "it was too large"
+    assert (fitted.action.id, fitted.model_name, fitted.rollout.paused) == ("i" * 128, served, status.rollout.paused)
+    assert fitted.conditions[0].message.startswith(f"spec.model.servedName {served!r}: ")
 
 
 def _promoted(before: str, status: Status) -> bool:

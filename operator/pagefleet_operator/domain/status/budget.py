@@ -20,8 +20,9 @@ from pagefleet_operator.domain.status.status import Condition, RevisionRecord, S
 MAX_BYTES = 256 << 10
 NEAR_BYTES = MAX_BYTES * 3 // 4  # above it the condition stays, so that it does not come and go with each decision
 RESERVED_BYTES = 2 << 10  # for the condition itself
-TRIMMED = "StatusTrimmed"
-FEW_DECISIONS, FEW_ALERTS, SHORT = 10, 5, 120
+TRIMMED, MESSAGE = "StatusTrimmed", "message"
+FEW_DECISIONS, FEW_ALERTS = 10, 5
+SHORT = 160  # characters of a message: its beginning names the field, and no name is longer than 128
 MAX_ALERT_BYTES = 8 << 10  # twice what a service can require an alert to carry
 
 
@@ -108,14 +109,15 @@ def _texts(status: Status, _: int) -> tuple[Status, str]:
     return replace(status, **changes), ""
 
 
-def _short(value: Any) -> Any:
-    """The value with every text cut to SHORT characters."""
-    if isinstance(value, str) and type(value) is str:
+def _short(value: Any, name: str = "") -> Any:
+    """The value with every message in it cut to SHORT characters. Other texts are names and keys, by which decisions know things again."""
+    if name == MESSAGE and isinstance(value, str):
         return value[:SHORT]
     if isinstance(value, tuple):
         return tuple(_short(item) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{entry.name: _short(getattr(value, entry.name)) for entry in dataclasses.fields(value)})
+        fields = {entry.name: _short(getattr(value, entry.name), entry.name) for entry in dataclasses.fields(value)}
+        return replace(value, **fields)
     return value
 
 
