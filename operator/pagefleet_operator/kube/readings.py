@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_contract.disaggregation import SIDECAR
 from pagefleet_contract.model_fetch import CONTAINER, EXIT_AGAIN
-from pagefleet_contract.names import AWAKE_GATE, GATEWAY, PREFILL_LABEL, REVISION_LABEL, SPARE_LABEL
+from pagefleet_contract.names import AWAKE_GATE, ENGINE_CONTAINER, GATEWAY, PREFILL_LABEL, REVISION_LABEL, SPARE_LABEL
 from pagefleet_operator.domain.manifests import retained
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
 from pagefleet_operator.domain.rollout.loadtest import parse_result
@@ -211,18 +210,33 @@ def fault(status: Mapping[str, Any], gates: Sequence[str] = ()) -> PodFault | No
     for container in _fetching(status):
         if failed := _fetch_fault(container):
             return failed
-    for container in status.get("containerStatuses") or ():
+    listed = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+    for container in (one for one in listed if one.get("name", ENGINE_CONTAINER) == ENGINE_CONTAINER):
         state, last = container.get("state") or {}, container.get("lastState") or {}
         waiting = state.get("waiting") or {}
         if waiting.get("reason") in IMAGE_REASONS:
-            field = "" if container.get("name") == SIDECAR else "spec.engine.image"
-            return PodFault(waiting["reason"], waiting.get("message", "the image cannot be pulled"), field)
+            return PodFault(
+                waiting["reason"], waiting.get("message", "the image cannot be pulled"), "spec.engine.image"
+            )
         ended = state.get("terminated") or last.get("terminated")
         if ended:
             return _ended(ended)
         if waiting.get("reason") == "CreateContainerConfigError":
             return PodFault("CreateContainerConfigError", waiting.get("message", ""), "spec.engine")
-    return None
+    others = (one for one in listed if one.get("name", ENGINE_CONTAINER) not in (ENGINE_CONTAINER, CONTAINER))
+    return next(filter(None, map(_fault_of_another, others)), None)
+
+
+def _fault_of_another(container: Mapping[str, Any]) -> PodFault | None:
+    """Why a container does not run that is neither the engine nor fetches: the sidecar, or one that a webhook has added."""
+    state, last, name = container.get("state") or {}, container.get("lastState") or {}, f"container {container['name']}"
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or last.get("terminated") or {}
+    if waiting.get("reason") in (*IMAGE_REASONS, "CreateContainerConfigError"):
+        return PodFault(waiting["reason"], f"{name}: {waiting.get('message', 'it cannot be started')}")
+    if "running" in state or not ended.get("exitCode"):
+        return None
+    message = str(ended.get("message") or ended.get("reason") or "").strip()
+    return PodFault("ContainerExited", f"{name}: exit status {ended['exitCode']}: {message[-500:]}")
 
 
 def _placeless(condition: Mapping[str, Any], gates: Sequence[str]) -> PodFault:

@@ -305,3 +305,4 @@ def test_a_sidecar_that_cannot_be_pulled_is_no_fault_of_the_engines_image() -> N
     (one, other) = (readings.fault({"containerStatuses": [{"name": name, **waiting}]}) for name in ("engine", SIDECAR))
     assert one is not None and other is not None
     assert (one.field, other.field) == ("spec.engine.image", "")
+    assert other.message == f"container {SIDECAR}: not found"
