@@ -55,33 +55,35 @@ class Applier:
         """Carry out a plan, and return the first failure of the writes beside the status. Raises one of FAILURES where the
         decision is not stored, or a revision is not deleted."""
         failures: list[Exception] = []
-        moved = False
-        live = self._live(service)
+        moved, refused, live = False, dict[str, str](), self._live(service)
         # The old weights are in force while children are applied. Applying never takes away replicas that they need,
         # because a plan shrinks a revision only when its weight was gone before.
         status_first = self._takes_weight_away(service, plan)
         if status_first:
-            moved = await self._decision(service, plan, failures)
+            moved = await self._decision(service, plan, failures, refused)
         await self._deletion_costs(service, plan.deletion_costs)
-        refused = dict[str, str]()
         failures += await self._children(service, plan, live, refused)
         if plan.job is not None:
             failures += await self._job(service, dict(plan.job), refused)
-        self._store.note_refused(_key(service), refused)
         if not status_first:
-            moved = await self._decision(service, plan, failures)
-        failures += await self._write_records(plan.records)  # after the status, of which they are copies
+            moved = await self._decision(service, plan, failures, refused)
+        failures += (unwritten := await self._write_records(plan.records))  # after the status, of which they are copies
+        for error in unwritten[:1]:
+            await self._refusal(service, error, "records", "record of a revision (ControllerRevision)", refused)
+        self._store.note_refused(_key(service), refused)
         # A gateway goes on with the old route until it has read the new one, so nothing is deleted in the same round.
         for revision in () if moved else plan.delete:
             await self._delete(service, revision, readings.deletable(service["metadata"]["uid"], plan.children, live))
         return next(iter(failures), None)
 
-    async def _decision(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
+    async def _decision(
+        self, service: Document, plan: Plan, failures: list[Exception], refused: dict[str, str]
+    ) -> bool:
         """Write the decision, then its Events. Returns whether a route was written or could not be written.
 
         The Events follow at once, because a write that fails later must not lose them: the next decision makes no Event of this one.
         """
-        moved = await self._split(service, plan, failures)
+        moved = await self._split(service, plan, failures, refused)
         for event in plan.events:
             await self._event(service, event)
         return moved
@@ -125,7 +127,7 @@ class Applier:
         if refused[name] != before:
             await self._event(service, Event("Warning", REFUSED, refused[name]))
 
-    async def _split(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
+    async def _split(self, service: Document, plan: Plan, failures: list[Exception], refused: dict[str, str]) -> bool:
         """Write the status, then the routes. Returns whether a route was written or could not be written.
 
         The status comes first because it is written under the resourceVersion that the decision was based on. An
@@ -144,6 +146,7 @@ class Applier:
                 if isinstance(error, ApiError) and error.status != CONFLICT:
                     message = f"spec.traffic: the API server refuses the {manifest['kind']}: {error.message}"
                     await self._once(service, "RouteRefused", message, str(manifest["kind"]))
+                    refused.update({str(manifest["kind"]): message} if error.is_refusal else {})
                 return True
         for gone in () if moved else plan.withdrawn:
             path = paths.named(gone.api_version, gone.kind, service["metadata"]["namespace"], gone.name)

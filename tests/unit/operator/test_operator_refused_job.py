@@ -44,7 +44,9 @@ class NoJobs(Api):
     async def apply(self, path: str, body: Mapping[str, Any], manager: str) -> Document:
         if body["kind"] in self.denied:
             raise ApiError(403, "admission webhook denied the request: no limits.cpu")
-        return copy.deepcopy(dict(body))
+        stored = copy.deepcopy(dict(body))
+        stored["metadata"] |= {"uid": path, "resourceVersion": "1"}
+        return stored
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Document:
         self.statuses.append(body["status"])
@@ -139,3 +141,34 @@ async def test_a_refused_object_hides_no_other_problem_and_is_announced_once() -
     assert "there is no such image; the API server refuses the PodDisruptionBudget" in degraded.message
     assert refusing.api.reasons.count("ImagePullBackOff") == 1
     assert refusing.api.reasons.count("ChildRefused") == 2, "one of each revision"
+
+
+async def test_a_refused_route_and_a_refused_record_degrade_the_service_too() -> None:
+    """A route that nobody could write was said to be on its way, and that a restore would lack records was in a log only."""
+    route = {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "chat", "namespace": "ns"}, "spec": {}}  # fmt: skip
+    cluster, api, store = started(), NoJobs(), Store()
+    api.denied = {"HTTPRoute"}
+    quota = [ApiError(403, f"exceeded quota: record {number}") for number in range(2)]
+
+    async def no_room(_: object) -> list[ApiError]:
+        return quota
+
+    applier = Applier(api, Versions(api), store, RouteObjects(api), no_room)
+
+    async def decide(times: int) -> None:
+        for _ in range(times):
+            cluster.wait()
+            cluster.decided(replace(cluster.observe(), refused=store.refused(("ns", "chat"))))
+            assert cluster.plan is not None
+            await applier.apply(SERVICE | {"spec": cluster.spec, "status": {}}, replace(cluster.plan, routes=(route,)))
+
+    await decide(3)
+    degraded = cluster.condition("Degraded")
+    assert degraded.reason == "ChildRefused"
+    assert "spec.traffic: the API server refuses the HTTPRoute: admission webhook denied" in degraded.message
+    assert "refuses the record of a revision (ControllerRevision): exceeded quota: record 0" in degraded.message
+    assert (api.reasons.count("RouteRefused"), api.reasons.count("ChildRefused")) == (1, 1)
+    api.denied = set()
+    quota.clear()
+    await decide(2)
+    assert cluster.condition("Degraded").reason == "AsExpected"
