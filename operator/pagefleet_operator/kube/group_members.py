@@ -14,6 +14,7 @@ from pagefleet_operator.kube.readings import fault, gates, revision_of
 # https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/
 GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-index"  # the same on all pods of a group
 SIZE_ANNOTATION = "leaderworkerset.sigs.k8s.io/size"  # of the group, on each of its pods
+MAX_DIGITS = 9
 CREATING_SECONDS = 60.0  # within which a group's pods are created after its leader
 
 
@@ -38,7 +39,12 @@ def with_fault_of_workers(
         if (cause := fault(worker.get("status") or {}, gates(worker))) is not None:
             return replace(leader, fault=replace(cause, message=f"{worker['metadata']['name']}: {cause.message}"))
     size = str((item["metadata"].get("annotations") or {}).get(SIZE_ANNOTATION, ""))
-    if size.isdigit() and 1 + len(members) < int(size) and now - leader.created > CREATING_SECONDS:
+    if (
+        size.isdecimal()
+        and len(size) <= MAX_DIGITS
+        and 1 + len(members) < int(size)
+        and now - leader.created > CREATING_SECONDS
+    ):
         message = (
             f"{leader.name}: its group has {1 + len(members)} of {size} pods; a quota or a policy may refuse the others"
         )

@@ -6,7 +6,6 @@ end of its quantile's interval lies above the bound. Without a stored result the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
+from pagefleet_operator.domain.status.observation import MAX_COUNT
 
 MAX_BUCKET = 2000
 MAX_TEXT = 200  # characters of an endpoint's path, and of the cause of its failure
@@ -37,7 +37,7 @@ def parse_result(raw: object) -> dict[str, Any] | None:
     result: dict[str, Any] = {"requests": raw["requests"], "errors": raw["errors"]}
     for name in ("seconds", "outputTokensPerSecond"):
         value = raw.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_COUNT:
             result[name] = value
     failed = raw.get("failedEndpoints")
     if failed is not None:
@@ -98,8 +98,8 @@ def _histogram(result: Mapping[str, object], signal: str) -> dict[int, int]:
 
 
 def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def _bucket(name: object) -> bool:
-    return isinstance(name, str) and name.isdigit() and len(name) <= 4 and int(name) <= MAX_BUCKET
+    return isinstance(name, str) and name.isdecimal() and len(name) <= 4 and int(name) <= MAX_BUCKET
