@@ -99,8 +99,8 @@ def cumulative(samples: Iterable[Sample], unit: float = 1.0) -> dict[float, floa
     """
     bounds: dict[float, float] = {}
     for sample in samples:
-        if not math.isfinite(sample.value) or sample.value < 0:
-            raise ValueError(f"{sample.name} is not a finite number that is not negative")
+        if not 0 <= sample.value <= metrics_page.LARGEST:
+            raise ValueError(f"{sample.name} is no number from 0 to {metrics_page.LARGEST:g}")
         bound = float(sample.labels["le"]) * unit
         if not bound >= 0:
             raise ValueError(f"{sample.name} has the bound {sample.labels['le']}, and no latency is below zero")

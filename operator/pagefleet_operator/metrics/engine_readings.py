@@ -30,7 +30,6 @@ SLEEPING = "sleeping"
 READ = tuple(dict.fromkeys((*GAUGES.values(), *PAGES, *RATES.values(), SLEEPING)))
 # How many pages an engine is taken to have that reports only the share in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
-LARGEST = 1e15  # a number above it is none of an engine
 OUR_ENGINE = Engine()
 
 
@@ -55,7 +54,7 @@ class Unread:
 
 
 def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
-    """The reading of a metrics page; None when a number is missing that should be there, negative, not finite or above LARGEST."""
+    """The reading of a metrics page; None when a number is missing that should be there, negative, not finite or above `metrics_page.LARGEST`."""
     named = ((name, getattr(metrics, name)) for name in READ)
     selectors = {name: selector(words) for name, words in named if words}
     if not set(REQUESTS) <= set(selectors):
@@ -66,7 +65,7 @@ def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
     except ValueError:
         return None
     known = {name: value for name, value in read.items() if value is not None}
-    if any(name in selectors and name not in known for name in (*REQUESTS, *PAGES)) or max(known.values()) > LARGEST:
+    if any(name in selectors and name not in known for name in (*REQUESTS, *PAGES)):
         return None
     total, free = _pages(known)
     return EngineReading(

@@ -8,7 +8,6 @@ worst page of MAX_BYTES takes about 20 ms, one of vLLM a tenth of one (`bench/te
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,6 +17,7 @@ from pagefleet_contract.engine_metrics import Selector
 
 MAX_BYTES = 1 << 20  # of a page; vLLM's with all its histograms has less than a tenth of it
 MAX_SAMPLES, MAX_LINE, MAX_CHOSEN = 2_000, 4_096, 128 << 10  # of the chosen lines: number, characters each and together
+LARGEST = 1e15  # a number above it is none of an engine
 MAX_REMEMBERED = 256  # characters of a line's labels
 Samples = Mapping[str, list[Sample]]  # by name
 _LABEL = r'\s*+([a-zA-Z_][a-zA-Z0-9_]*+)\s*+=\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+'
@@ -41,15 +41,15 @@ def samples(text: str, names: Iterable[str]) -> Samples:
 
 
 def number(page: Samples, chosen: Selector) -> float | None:
-    """The sum of the selected series, None without any. Raises ValueError for a number that is not finite and >= 0."""
+    """The sum of the selected series, None without any. Raises ValueError for a number that is not from 0 to LARGEST."""
     values = []
     for sample in page.get(chosen.name, ()):
         if chosen.label and chosen.value is None:
             values.append(float(sample.labels.get(chosen.label, "")))
         elif not chosen.label or sample.labels.get(chosen.label) == chosen.value:
             values.append(sample.value)
-    if not all(math.isfinite(value) and value >= 0 for value in values):
-        raise ValueError(f"{chosen.name} is not a finite number that is not negative")
+    if not (all(value >= 0 for value in values) and sum(values) <= LARGEST):
+        raise ValueError(f"{chosen.name} is no number from 0 to {LARGEST:g}")
     return sum(values) if values else None
 
 

@@ -1,5 +1,5 @@
-"""Protects decisions from numbers that are none, where a tenant writes them: in an argument of the engine, in the result of a load test
-and on a pod. One of them made every decision about its service fail, without a condition."""
+"""Protects decisions from numbers that are none, where a tenant writes them: in an argument of the engine, in the result of a load test,
+on a pod and on an engine's page. One of them made every decision about its service fail, without a condition."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 from support.virtual.cluster import Cluster
 
+from pagefleet_contract.engine_metrics import OURS
 from pagefleet_operator.domain.rollout.loadtest import compare, parse_result
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.spec.schema.rollout import OnInconclusive
 from pagefleet_operator.kube import group_members, readings
+from pagefleet_operator.metrics import cumulative
+from pagefleet_operator.metrics.cumulative import Pod
 
 GUARD = Guard((), 0.01, 0, OnInconclusive.HOLD, 60.0)
 HUGE = 10**400
+TTFT, FINISHED = OURS.ttft, OURS.finished[0]
 DONE = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
 
 
@@ -60,3 +64,23 @@ def test_a_group_s_size_that_is_no_number_names_no_fault(size: str) -> None:
     }
     leader = readings.pod({"metadata": metadata, "status": {}})
     assert group_members.with_fault_of_workers(leader, {"metadata": metadata}, [], leader.created + 1e6) == leader
+
+
+def page(finished: str, slow: str) -> str:
+    series = f'{TTFT}_bucket{{le="0.1"}} 0\n{TTFT}_bucket{{le="+Inf"}} {slow}\n'
+    ended = "".join(f'{FINISHED}{{finished_reason="{reason}"}} {finished}\n' for reason in ("stop", "length"))
+    return f"{series}{ended}"
+
+
+@pytest.mark.parametrize(
+    ("finished", "slow"), [("1.7e308", "9"), ("9", "1.7e308"), ("1e15", "1"), ("inf", "1"), ("-1", "1"), ("NaN", "1")]
+)
+def test_an_engine_s_page_of_absurd_counts_is_not_read(finished: str, slow: str) -> None:
+    """Two finite numbers whose sum is not ended the reading of the service, and with it every decision."""
+    usual = cumulative.parse(page("3", "6"), 1.0, OURS, ("ttft",))
+    assert usual is not None and usual.finished == 6.0
+    assert cumulative.parse(page(finished, slow), 2.0, OURS, ("ttft",)) is None
+    largest = cumulative.parse(page("5e14", "1e15"), 2.0, OURS, ("ttft",))
+    assert largest is not None
+    piece = cumulative.difference(usual, largest, Pod("a", "", "r"), 0.0)
+    assert piece is not None and piece.requests == 10**15 - 6
