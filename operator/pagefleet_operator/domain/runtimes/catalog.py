@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from itertools import zip_longest
 
@@ -13,7 +12,6 @@ from pagefleet_operator.domain.runtimes.adapter import Adapter
 from pagefleet_operator.domain.runtimes.launch import Launch, flag_name
 from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
 
-NUMBER = re.compile("[0-9]{1,9}")  # of sequences; any other text is left to the engine
 REGISTRY: Mapping[str, Adapter] = {
     adapter.name: adapter for adapter in (pagefleet.ADAPTER, vllm.ADAPTER, sglang.ADAPTER, tgi.ADAPTER, custom.ADAPTER)
 }
@@ -42,7 +40,9 @@ def slots_of(spec: RevisionSpec) -> int | None:
     adapter, arguments = adapter_of(spec), spec.engine.args
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         value = argument.partition("=")[2] or following
-        if adapter.slots_flag and flag_name(argument) == adapter.slots_flag and NUMBER.fullmatch(value):
+        if not adapter.slots_flag or flag_name(argument) != adapter.slots_flag:
+            continue
+        if value.isdecimal() and len(value) < 10:  # any other text is left to the engine
             return int(value)
     return adapter.slots.get(spec.accelerator_name)
 
