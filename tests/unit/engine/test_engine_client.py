@@ -71,26 +71,46 @@ def test_an_engine_s_end_comes_after_what_it_computed() -> None:
     assert asyncio.run(tokens()) == (7,)
 
 
-@pytest.mark.parametrize(("stop", "late"), [("b", False), ("c", True)])
-def test_an_answer_that_a_stop_string_has_ended_is_not_late(stop: str, late: bool) -> None:
-    """The engine learns of the stop string later: its deadline may come with the tokens that brought it."""
+@pytest.mark.parametrize(("stop", "sent", "late"), [("b", "a", False), ("c", "ab", True)])
+def test_tokens_that_arrive_with_the_deadline_come_before_it(stop: str, sent: str, late: bool) -> None:
+    """An answer that a stop string has ended is not late: the engine learns of the stop string later."""
     config = EngineConfig("file:///m")
     metrics, words = Metrics("m", config), Words(Tokenizer(models.BPE({"a": 0, "b": 1}, [])), (), ChatTemplates({}, {}))
     client, request = EngineClient(config, metrics), EngineRequest("r", (0,), SamplingParams(9), 0.0)
     plan = Plan("r", Parameters(model="m", prompts=("a",), stop=(stop,)), (request,), False, Dialect(Style.HERMES))
     generation = Generation(plan, client, words, Vocabulary(words), metrics)
 
-    async def text() -> str:
+    async def text() -> tuple[str, list[str | None], int]:
         answer = generation.pieces()
         first = asyncio.ensure_future(anext(answer))
         await asyncio.sleep(0)
         client._take(EngineStep([output(0), output(1)], STATS, 0.1))
         client._take(EngineStep([output(None, Finish.DEADLINE)], STATS, 0.1))
-        pieces = await first
-        return "".join(piece.text for _, piece in pieces)
+        pieces, status = await first, 200
+        try:
+            async for more in answer:
+                pieces += more
+        except ApiError as error:
+            status = error.status
+        return "".join(piece.text for _, piece in pieces), [piece.finish for _, piece in pieces], status
 
-    if late:
+    found, finishes, status = asyncio.run(text())
+    assert (found.replace(" ", ""), status) == (sent, 504 if late else 200)
+    assert [one for one in finishes if one is not None] == ([] if late else ["stop"])
+
+
+def test_a_deadline_without_a_token_is_the_only_answer() -> None:
+    """The status tells it: nothing was sent that would have begun a stream."""
+    config = EngineConfig("file:///m")
+    metrics, words = Metrics("m", config), Words(Tokenizer(models.BPE({"a": 0, "b": 1}, [])), (), ChatTemplates({}, {}))
+    client, request = EngineClient(config, metrics), EngineRequest("r", (0,), SamplingParams(9), 0.0)
+    plan = Plan("r", Parameters(model="m", prompts=("a",)), (request,), False, Dialect(Style.HERMES))
+
+    async def ask() -> None:
+        first = asyncio.ensure_future(anext(Generation(plan, client, words, Vocabulary(words), metrics).pieces()))
+        await asyncio.sleep(0)
+        client._take(EngineStep([output(None, Finish.DEADLINE)], STATS, 0.1))
         with pytest.raises(ApiError, match="time is over"):
-            asyncio.run(text())
-    else:
-        assert (asyncio.run(text()).strip(), generation.answers[0].finish) == ("a", "stop")
+            await first
+
+    asyncio.run(ask())

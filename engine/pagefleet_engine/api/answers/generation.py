@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -67,17 +68,18 @@ class Generation:
                         meters[output.request_id].take(output)
                         at = place * plan.parameters.best_of + output.index
                         piece = self._take(place, at, output)
-                        late = late or piece.finish == Finish.DEADLINE  # none of an answer that a stop string has ended
-                        if piece:
-                            fresh.append((at, piece))
+                        expired = piece.finish == Finish.DEADLINE  # not of an answer that a stop string has ended
+                        late = late or expired
+                        if shown := replace(piece, finish=None) if expired else piece:
+                            fresh.append((at, shown))
                         if piece.finish is not None:
                             if output.finish_reason is None:  # a stop string: the engine does not know them
                                 self._client.abort(output.request_id, output.index)
                             reasons[output.request_id] = "stop" if piece.finish == "tool_calls" else piece.finish
+                    if fresh:  # also what came before the deadline is the client's
+                        yield fresh
                     if late:
                         raise ApiError(504, "the request's time is over", param="timeout", code="deadline_exceeded")
-                    if fresh:
-                        yield fresh
                     if all(answer.finish is not None for answer in self.answers):
                         break
         except EngineDied as error:
