@@ -111,7 +111,7 @@ class Api:
                     "file",
                 )  # fmt: skip
             if disk.free_bytes(self._settings.folder) < 0:
-                raise ApiError(507, "storage_full", "the server's disk is full; its operator must make room", "file")
+                raise _storage_full("file")
 
     def _file_info(self, client: str, filename: str, fields: dict[str, str], size: int) -> FileInfo:
         if fields.pop("purpose", None) != BATCH:
@@ -238,10 +238,18 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
             else "invalid_request"
         )
         found = ApiError(error.status, code, f"{request.method} {request.path[:200]}: {error.reason}")
+    except OSError as error:
+        if not disk.is_full(error):
+            raise
+        found = _storage_full()
     headers = {"retry-after": str(found.retry_after)} if found.retry_after else {}
     if found.status == 401:
         headers["www-authenticate"] = "Bearer"
     return web.json_response(found.document(), status=found.status, headers=headers)
+
+
+def _storage_full(param: str | None = None) -> ApiError:
+    return ApiError(507, "storage_full", "the server's disk is full; its operator must make room", param)
 
 
 def _name(key: APIKey | None) -> str:

@@ -40,7 +40,12 @@ class Batches:
         """Store a batch after a change of its state."""
         folder = self._folder / batch.id
         folder.mkdir(exist_ok=True)
-        disk.write(folder / "batch.json", msgspec.json.encode(batch))
+        try:
+            disk.write(folder / "batch.json", msgspec.json.encode(batch))
+        except OSError:
+            if batch.id not in self._known:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         self._known[batch.id] = batch
         return batch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -42,12 +43,21 @@ def sync_folder(folder: Path) -> None:
 def write(file: Path, data: bytes) -> None:
     """Replace a file as a whole."""
     temporary = file.with_name(file.name + ".new")
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(file.parent)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a write found no room: on the disk, or within the quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def free_bytes(folder: Path) -> int:

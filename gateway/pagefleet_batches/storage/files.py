@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -48,7 +49,8 @@ class Incoming:
         self.size += len(data)
 
     def drop(self) -> None:
-        self.stream.close()
+        with contextlib.suppress(OSError):  # a full disk has no room for what is still buffered either
+            self.stream.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

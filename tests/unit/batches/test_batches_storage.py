@@ -3,12 +3,17 @@ found again, and half an upload is not."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
+import json
 import threading
 from pathlib import Path
 
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +24,7 @@ from pagefleet_batches.storage import disk
 from pagefleet_batches.storage.batches import Batches
 from pagefleet_batches.storage.files import FileInfo, Files
 from pagefleet_batches.storage.journal import Journal, Row
+from pagefleet_batches.web import errors
 
 BATCH = Batch("batch_1", "one", "team/chat", "/v1/completions", "file_1", "24h", 1, 2, metadata={"a": "é"})
 
@@ -118,3 +124,49 @@ def test_one_process_has_the_folder(tmp_path: Path) -> None:
     disk.lock(tmp_path)
     with pytest.raises(disk.FolderInUse, match="two would answer each line twice"):
         disk.lock(tmp_path)
+
+
+def test_an_upload_that_finds_the_disk_full_is_answered_507_and_leaves_no_file(tmp_path: Path) -> None:
+    """/dev/full takes no byte: what is written to it stays in the buffer, which finds no room at its end either."""
+    files = Files(tmp_path)
+    incoming = files.incoming()
+    incoming.stream.close()
+
+    async def upload(_: web.Request) -> web.StreamResponse:
+        incoming.write(b"half")
+        try:
+            files.keep(incoming, FileInfo("file_1", "one", "a.jsonl", "batch", 4, 5, 50))
+        finally:
+            incoming.drop()
+        return web.Response()
+
+    with Path("/dev/full").open("wb") as incoming.stream:
+        response = asyncio.run(errors(make_mocked_request("POST", "/v1/files"), upload))
+    assert isinstance(response, web.Response) and response.body is not None
+    error = json.loads(response.text or "")["error"]
+    assert (response.status, error["code"]) == (507, "storage_full") and "disk is full" in error["message"]
+    assert not list(files) and not list((tmp_path / "incoming").iterdir())
+
+
+def test_no_other_error_of_the_disk_is_said_to_be_a_full_one() -> None:
+    async def upload(_: web.Request) -> web.StreamResponse:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        asyncio.run(errors(make_mocked_request("POST", "/v1/files"), upload))
+
+
+def test_a_new_batch_that_finds_the_disk_full_leaves_nothing_and_a_known_one_keeps_its_record(tmp_path: Path) -> None:
+    batches = Batches(tmp_path)
+    folder = tmp_path / "batches" / BATCH.id
+    folder.mkdir()
+    (folder / "batch.json.new").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space"):
+        batches.put(BATCH)
+    assert not folder.exists() and not list(batches)
+    batches.put(BATCH)
+    (folder / "batch.json.new").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space"):
+        batches.put(states.cancelled(BATCH, 9))
+    assert [one.name for one in folder.iterdir()] == ["batch.json"]
+    assert list(batches) == [BATCH] == list(Batches(tmp_path))
