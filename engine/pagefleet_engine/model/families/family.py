@@ -152,9 +152,9 @@ def renamed(names: Mapping[str, str]) -> Callable[[str], str]:
     return lambda name: pattern.sub(lambda match: names[match[0]], name)
 
 
-def experts_count(document: Document) -> int:
+def experts_count(document: Document, default: int) -> int:
     """The number of a layer's experts, by the entry's name of either version of transformers."""
-    return int(document["num_experts"] if "num_experts" in document else document["num_local_experts"])
+    return int(document["num_experts"] if "num_experts" in document else document.get("num_local_experts", default))
 
 
 def llama_options(document: Document) -> Options:
@@ -202,6 +202,8 @@ class Family:
     gguf_interleaved: llama.cpp stores the rotary halves of q and k interleaved.
     gguf_window: its GGUF files may have a window, which slides in every layer.
     head_dim: the default for a config.json without one; None: hidden_size / num_attention_heads.
+    kv_heads, norm_eps, positions: transformers' defaults for a config.json without num_key_value_heads (None: as many as
+    num_attention_heads), rms_norm_eps and max_position_embeddings.
     qk_norm: RMSNorm over each head of q and k before the rotation.
     attention_bias: q, k and v have biases whatever config.json says.
     sliding: reads the window and the layers that slide. It raises NotSupported.
@@ -218,6 +220,9 @@ class Family:
     gguf_interleaved: bool = False
     gguf_window: bool = False
     head_dim: int | None = None
+    kv_heads: int | None = None
+    norm_eps: float = 1e-6
+    positions: int = 2048
     qk_norm: bool = False
     attention_bias: bool = False
     sliding: Callable[[Document, int], Sliding] = no_window

@@ -75,10 +75,10 @@ def _sliding_3(document: Document, layers: int) -> Sliding:
 
 
 GEMMA2 = Family(
-    "gemma2", config=_config, tensor=renamed(NAMES), sliding=_sliding_2, options=_options_2,
+    "gemma2", config=_config, kv_heads=4, positions=8192, tensor=renamed(NAMES), sliding=_sliding_2, options=_options_2,
     hidden_act="gelu_pytorch_tanh",
 )  # fmt: skip
 GEMMA3 = Family(
-    "gemma3_text", config=_config_3, tensor=renamed(NAMES), qk_norm=True, sliding=_sliding_3, options=_options_3,
+    "gemma3_text", config=_config_3, kv_heads=4, positions=131072, tensor=renamed(NAMES), qk_norm=True, sliding=_sliding_3, options=_options_3,
     hidden_act="gelu_pytorch_tanh",
 )  # fmt: skip

@@ -6,7 +6,13 @@ from __future__ import annotations
 from pagefleet_engine.model.families.family import Document, Family, Options, merged, renamed
 from pagefleet_engine.model.families.phi3 import rotary_fraction
 
-FRACTION, HEAD_DIM = 0.5, 128  # transformers' defaults for a config.json without the entries
+FRACTION, HEAD_DIM, KV_HEADS, NORM_EPS, POSITIONS = (
+    0.5,
+    128,
+    2,
+    1.5625e-7,
+    131072,
+)  # transformers' defaults for a config.json without the entries
 NAMES = {"post_self_attn_layernorm": "self_attn.output_norm", "post_mlp_layernorm": "mlp.output_norm"}
 
 
@@ -20,5 +26,10 @@ def _options_0414(document: Document) -> Options:
     )  # fmt: skip
 
 
-GLM = Family("glm", options=_options, pieces=merged, head_dim=HEAD_DIM)
-GLM4 = Family("glm4", tensor=renamed(NAMES), options=_options_0414, pieces=merged, head_dim=HEAD_DIM)
+GLM = Family(
+    "glm", options=_options, pieces=merged, head_dim=HEAD_DIM, kv_heads=KV_HEADS, norm_eps=NORM_EPS, positions=POSITIONS,
+)  # fmt: skip
+GLM4 = Family(
+    "glm4", tensor=renamed(NAMES), options=_options_0414, pieces=merged, head_dim=HEAD_DIM, kv_heads=KV_HEADS,
+    norm_eps=NORM_EPS, positions=POSITIONS,
+)  # fmt: skip

@@ -18,7 +18,13 @@ from pagefleet_engine.model.families.family import (
     renamed,
 )
 
-HEAD_DIM, WINDOW, THETA = 64, 128, 150_000.0  # transformers' defaults for a config.json without the entries
+EXPERTS, CHOSEN, HEAD_DIM, WINDOW, THETA = (
+    128,
+    4,
+    64,
+    128,
+    150_000.0,
+)  # transformers' defaults for a config.json without the entries
 YARN = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
@@ -39,8 +45,8 @@ def _options(document: Document) -> Options:
     return Options(
         activation="clamped_swiglu", sinks=True,
         experts=Experts(
-            count=experts_count(document),
-            chosen=int(document.get("num_experts_per_tok") or document["experts_per_token"]),
+            count=experts_count(document, EXPERTS),
+            chosen=int(document.get("num_experts_per_tok") or document.get("experts_per_token", CHOSEN)),
             inner=int(document["intermediate_size"]),
         ),
     )  # fmt: skip
@@ -70,6 +76,6 @@ def _pieces(name: str, sizes: Sizes) -> Mapping[str, Piece]:
 
 
 FAMILY = Family(
-    "gpt_oss", config=_config, tensor=renamed({"mlp.router": "mlp.gate"}), head_dim=HEAD_DIM, sliding=_sliding,
-    options=_options, pieces=_pieces,
+    "gpt_oss", config=_config, tensor=renamed({"mlp.router": "mlp.gate"}), head_dim=HEAD_DIM, kv_heads=8,
+    norm_eps=1e-5, positions=131072, sliding=_sliding, options=_options, pieces=_pieces,
 )  # fmt: skip

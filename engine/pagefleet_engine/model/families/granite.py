@@ -17,6 +17,8 @@ from pagefleet_engine.model.families.family import (
     renamed,
 )
 
+EXPERTS, CHOSEN = 8, 2  # transformers' defaults for a config.json without the entries
+
 
 def _options(document: Document, **more: Any) -> Options:
     return Options(
@@ -30,7 +32,7 @@ def _options(document: Document, **more: Any) -> Options:
 
 def _sparse_options(document: Document) -> Options:
     experts = Experts(
-        count=experts_count(document), chosen=int(document["num_experts_per_tok"]),
+        count=experts_count(document, EXPERTS), chosen=int(document.get("num_experts_per_tok", CHOSEN)),
         inner=int(document["intermediate_size"]),
     )  # fmt: skip
     return _options(document, experts=experts)

@@ -12,4 +12,4 @@ def _sliding(document: Document, layers: int) -> Sliding:
     return window, [window is not None] * layers
 
 
-FAMILY = Family("mistral", sliding=_sliding)
+FAMILY = Family("mistral", kv_heads=8, positions=131072, sliding=_sliding)

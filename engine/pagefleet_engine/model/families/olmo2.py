@@ -11,4 +11,4 @@ def _options(document: Document) -> Options:
     return Options(pre_norms=False, post_norms=True, whole_qk_norm=True)
 
 
-FAMILY = Family("olmo2", tensor=renamed(NAMES), options=_options)
+FAMILY = Family("olmo2", tensor=renamed(NAMES), options=_options, norm_eps=1e-5)

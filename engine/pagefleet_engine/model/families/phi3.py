@@ -29,4 +29,6 @@ def _sliding(document: Document, layers: int) -> Sliding:
     return window, [window is not None] * layers
 
 
-FAMILY = Family("phi3", config=_config, sliding=_sliding, options=_options, pieces=merged)
+FAMILY = Family(
+    "phi3", config=_config, norm_eps=1e-5, positions=4096, sliding=_sliding, options=_options, pieces=merged
+)

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 
 from pagefleet_engine.model.families.family import Document, Experts, Family, Options, Sliding, experts_count, slides
 
-WINDOW, MAX_WINDOW_LAYERS = 4096, 28  # transformers' defaults for a config.json without the entries
+EXPERTS, CHOSEN, WINDOW, MAX_WINDOW_LAYERS = (
+    60,
+    4,
+    4096,
+    28,
+)  # transformers' defaults for a config.json without the entries
 
 
 def sliding(document: Document, layers: int) -> Sliding:
@@ -32,7 +37,7 @@ def sparse_layers(document: Document) -> tuple[bool, ...]:
 def _sparse_options(document: Document) -> Options:
     return Options(
         experts=Experts(
-            count=experts_count(document), chosen=int(document["num_experts_per_tok"]),
+            count=experts_count(document, EXPERTS), chosen=int(document.get("num_experts_per_tok", CHOSEN)),
             inner=int(document["moe_intermediate_size"]), normalised=bool(document.get("norm_topk_prob", False)),
             shared_inner=int(document["shared_expert_intermediate_size"]), shared_gate=True,
             sparse=sparse_layers(document),
@@ -47,5 +52,7 @@ def _sparse_sliding(document: Document, layers: int) -> Sliding:
     return sliding({**document, "layer_types": document.get("layer_types") or types}, layers)
 
 
-SPARSE = Family("qwen2_moe", attention_bias=True, sliding=_sparse_sliding, options=_sparse_options)
-FAMILY = Family("qwen2", gguf="qwen2", attention_bias=True, sliding=sliding)
+SPARSE = Family(
+    "qwen2_moe", kv_heads=16, positions=32768, attention_bias=True, sliding=_sparse_sliding, options=_sparse_options
+)
+FAMILY = Family("qwen2", gguf="qwen2", kv_heads=32, positions=32768, attention_bias=True, sliding=sliding)

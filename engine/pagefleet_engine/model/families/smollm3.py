@@ -29,4 +29,4 @@ def _sliding(document: Document, layers: int) -> Sliding:
     return layer_types({**document, "sliding_window": window}, layers, default)
 
 
-FAMILY = Family("smollm3", config=_config, sliding=_sliding, options=_options)
+FAMILY = Family("smollm3", config=_config, kv_heads=4, positions=32768, sliding=_sliding, options=_options)
