@@ -110,6 +110,12 @@ def test_int8_makes_its_own_weights_of_other_codes(compiled: native.Native) -> N
         assert torch.equal(compiled.linear(weight, None, True)(x), compiled.linear(weight.floats(), None, True)(x))
 
 
+def test_a_matrix_of_codes_alone_is_not_copied() -> None:
+    """An output matrix is the largest of a model: a second copy would be the most memory that its load ever takes."""
+    alone = coded(64, 192, 4, 32)
+    assert Coded.below([alone]) is alone
+
+
 def test_codes_below_one_another_have_the_finest_groups_and_the_most_bits(compiled: native.Native) -> None:
     parts = [coded(48, 96, 4, 32), coded(20, 96, 8, 16), coded(7, 96, 4, 16)]
     joined = Coded.below(parts)

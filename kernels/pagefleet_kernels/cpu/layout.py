@@ -103,7 +103,10 @@ class Coded:
 
     @classmethod
     def below(cls, parts: Sequence[Coded]) -> Coded:
-        """Matrices below one another: codes of the most bits and the finest groups among them."""
+        """Matrices below one another: codes of the most bits and the finest groups among them. One alone is not copied: an output
+        matrix is the largest of a model."""
+        if len(parts) == 1:
+            return parts[0]
         finest, bits = min(part.group for part in parts), max(part.bits for part in parts)
 
         def joined(ends: Sequence[torch.Tensor]) -> torch.Tensor:
