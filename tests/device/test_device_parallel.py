@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from support import namespaces
@@ -20,9 +21,10 @@ from support.engine.device_engine import PARALLEL, adapter, device_engine, finis
 from support.engine.heads import CYCLE, knowing
 from support.engine.reference import ask
 
-from pagefleet_engine.core.requests import SamplingParams
+from pagefleet_engine.core.requests import EngineConfig, SamplingParams
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.device.model.shard import Shard
+from pagefleet_engine.runner.device.ranks.wire import Joining
 
 PROGRAM = Path(__file__).parents[1] / "support/engine/device_rank.py"
 
@@ -169,6 +171,19 @@ def test_the_death_of_a_rank_ends_the_engine_and_says_so(tmp_path: Path) -> None
     assert ended.returncode != 0
     assert "ready" in ended.stdout
     assert "rank 1 of 2 ended with status -9" in ended.stderr
+
+
+def test_a_rank_whose_engine_ended_before_it_had_started_ends_at_once(tmp_path: Path) -> None:
+    """The kernel's signal comes only to those that have asked for it; else the rank would look for the others for minutes."""
+    ours, theirs = socket.socketpair()
+    joining = Joining(EngineConfig(f"file://{tmp_path}"), "cpu", 1, 2, free_port())
+    command = [sys.executable, "-m", "pagefleet_engine.runner.device.ranks.worker", str(theirs.fileno())]
+    ours.close()
+    ended = subprocess.run(
+        [*command, msgspec.json.encode(joining).decode()], pass_fds=[theirs.fileno()], timeout=120, env=gloo()
+    )
+    theirs.close()
+    assert ended.returncode == 0
 
 
 def test_two_nodes_give_the_tokens_of_one(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Ends with the engine's process: when its socket is closed, or by the kernel's si
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import socket
 import sys
@@ -57,14 +56,21 @@ def work(orders: Orders, rank: Rank) -> None:
                 rank.adapters = {number: rank.adapters[number] for number in numbers}
 
 
+def closed(connection: socket.socket) -> bool:
+    """Whether the other end of a socket is closed, and nothing was sent before that."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+
+
 def main() -> int:
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return 0
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the engine's process decides when to end
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=int(sys.argv[1]))
+    if closed(connection):
+        return 0  # the engine's process ended while this one started
     joining = msgspec.json.decode(sys.argv[2], type=Joining)
     if joining.device == "cpu":
         torch.set_num_threads(1)
