@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.engine.files import FAMILIES, random_model
+from support.engine.files import FAMILIES, SMOLLM2, random_model
 from support.engine.formats import E2M1, FORMATS, nibbles, write
 from support.engine.reference import answers, assert_all_greedy, engine
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagefleet_engine.model.checkpoint import source
 from pagefleet_engine.model.checkpoint.weights import load
-from pagefleet_kernels.cpu import Coded
+from pagefleet_engine.model.prepare import Preparation
+from pagefleet_kernels.cpu import Coded, operations
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -72,3 +75,34 @@ def test_mxfp4_experts_answer_as_their_floats(tmp_path: Path) -> None:
     assert served.description["weights"] == "mxfp4, widened"
     prompts = [list(range(3, 3 + length)) for length in (1, 15, 40, 80)]
     assert_all_greedy(reference, list(zip(prompts, answers(served, prompts, 8), strict=True)))
+
+
+class Copies(TorchDispatchMode):
+    """Counts the copies of whole tensors of so many elements, in their own dtype, that are made meanwhile."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.elements, self.count = elements, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        copies = func in (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
+        self.count += copies and made.numel() == self.elements and args[0].dtype == made.dtype
+        return made
+
+
+def test_an_embedding_that_was_made_from_codes_is_not_copied() -> None:
+    """It is as large as all the rest of a small model in codes, and would lie in memory twice."""
+    config, unread = load(source.resolve(SMOLLM2))
+    with Copies(config.vocab_size * config.hidden_size) as copies:
+        embedding, _ = Preparation(config, unread, operations(1, "reference"), int8=False).ends()
+    assert embedding.shape == (config.vocab_size, config.hidden_size)
+    assert copies.count == 0
+
+
+def test_an_embedding_that_is_a_view_of_its_file_is_copied(tmp_path: Path) -> None:
+    random_model(FAMILIES["llama"]).save_pretrained(tmp_path)
+    config, unread = load(source.resolve(f"file://{tmp_path}"))
+    with Copies(config.vocab_size * config.hidden_size) as copies:
+        Preparation(config, unread, operations(1, "reference"), int8=False).ends()
+    assert copies.count >= 1

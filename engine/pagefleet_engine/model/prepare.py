@@ -29,9 +29,10 @@ class Preparation:
         # Most of int8's error comes from the output matrix and from Q, K and V: finer groups for these are worth their time.
         product = self._operations.linear(head, None, self._int8, FINE_GROUP)
         embedding = head[0] if config.tied and not isinstance(head, Coded) else weights.take_stored(name, rows, columns)
-        # Rows of it are only looked up: two bytes are far finer than int8. A view of the file would keep all of the file mapped.
+        # Rows of it are only looked up: two bytes are far finer than int8. A view of the file would keep all of the file mapped, and a
+        # second copy of what was made from codes would be the most memory that the load ever takes.
         dtype = torch.float16 if self._int8 and embedding.element_size() > 2 else embedding.dtype
-        return embedding.to(dtype, copy=True), product
+        return embedding.to(dtype, copy=weights.views_file(embedding)), product
 
     def norm(self, name: str) -> Norm:
         return self._weights.take(f"{name}.weight", self._config.hidden_size), self._config.norm_eps

@@ -104,6 +104,10 @@ class Weights:
         """Note that layers of `take_packed` stay in memory as they are stored."""
         self._kept = True
 
+    def views_file(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of `take_stored` or `take_compact` may be a view of the file, and so keep all of it mapped."""
+        return self._method != "gguf" or tensor.dtype != torch.float32
+
     @property
     def summary(self) -> str:
         """How the checkpoint stores its weights, and whether those that were taken are so in memory."""
