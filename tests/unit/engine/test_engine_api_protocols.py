@@ -5,6 +5,7 @@ document, and the store is bounded for all and for each client.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -194,3 +195,51 @@ def test_count_tokens_counts_with_the_templates_variables() -> None:
     }
     counted, made = message_request.counted(body), message_request.parameters({**body, "max_tokens": 1})
     assert counted.conversation.template_kwargs == made.conversation.template_kwargs == {"enable_thinking": False}
+
+
+TOOL_USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"tools": [{"name": "f", "input_schema": {"type": "array"}}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "f g", "input_schema": {}}]}, "tools[0].name"),
+        ({"output_config": {"format": {"type": "json_schema", "schema": 7}}}, "output_config.format.schema"),
+        ({"stop_sequences": [""]}, "stop_sequences"),
+        ({"messages": [{"role": "assistant", "content": [{**TOOL_USE, "id": ""}]}]}, "messages[0].content[0].id"),
+        (
+            {"messages": [
+                {"role": "user", "content": "x"}, {"role": "assistant", "content": [TOOL_USE]},
+                {"role": "user", "content": [{"type": "text", "text": "y"}, {"type": "tool_result", "tool_use_id": "d"}]},
+            ]},
+            "messages[2].content[1].tool_use_id",
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_of_a_message_names_a_field_that_the_client_has_sent(change: dict[str, Any], param: str) -> None:
+    asked = {"model": "m", "max_tokens": 1, "system": "s", "messages": [{"role": "user", "content": "x"}], **change}
+    with pytest.raises(ApiError, match=re.escape(param)) as raised:
+        message_request.parameters(asked)
+    assert raised.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"tools": [{"type": "function", "name": "f", "parameters": {"type": "array"}}]}, "tools[0].parameters"),
+        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": 7}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"input": [{"type": "function_call_output", "call_id": "d", "output": "x"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
+    ],
+)
+def test_an_error_of_a_response_names_a_field_that_the_client_has_sent(change: dict[str, Any], param: str) -> None:
+    """The items of the response before are none of the client's input."""
+    before = [
+        {"type": "message", "role": "user", "content": "x"},
+        {"type": "message", "role": "assistant", "content": "y"},
+    ]
+    with pytest.raises(ApiError, match=re.escape(param)) as raised:
+        response_request.parameters({"model": "m", "instructions": "s", "input": "x", **change}, before)
+    assert raised.value.param == param

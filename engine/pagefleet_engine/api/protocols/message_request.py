@@ -6,7 +6,7 @@ https://docs.claude.com/en/api/messages
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from pagefleet_engine.api.base.errors import invalid
@@ -65,7 +65,10 @@ TABLE: Table = {
 }
 RENAMED = {
     "stop": "stop_sequences",
+    r"response_format\.json_schema": "output_config.format",
     "response_format": "output_config.format",
+    r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
     "reasoning_effort": "output_config.effort",
 }
 
@@ -142,6 +145,7 @@ def _messages(given: Any) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not 1 <= len(given) <= MAX_MESSAGES:
         raise invalid("messages", f"messages must be a list of 1 to {MAX_MESSAGES} messages")
     made: list[dict[str, Any]] = []
+    asked: set[str] = set()  # ids of the calls so far
     for index, message in enumerate(given):
         where = f"messages[{index}]"
         role = message.get("role") if isinstance(message, dict) else None
@@ -151,8 +155,22 @@ def _messages(given: Any) -> list[dict[str, Any]]:
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
             raise invalid(f"{where}.content", f"{where}.content must be a string or a list of blocks")
-        made += _assistant(blocks, where) if role == "assistant" else _user(blocks, where, role)
+        if role == "assistant":
+            made += _assistant(blocks, where)
+            asked |= {call["id"] for call in made[-1].get("tool_calls", ())}
+            continue
+        _check_results(blocks, where, asked)
+        made += _user(blocks, where, role)
     return made
+
+
+def _check_results(blocks: list[Any], where: str, asked: Set[str]) -> None:
+    """Raises ApiError (400) for a tool's result that answers no call."""
+    for at, block in enumerate(blocks):
+        name = block.get("tool_use_id")
+        if block.get("type") == "tool_result" and not (isinstance(name, str) and name in asked):
+            where = f"{where}.content[{at}].tool_use_id"
+            raise invalid(where, f"{where} must be the id of a tool_use block of an assistant message before it")
 
 
 def _user(blocks: list[Any], where: str, role: str) -> list[dict[str, Any]]:
@@ -180,6 +198,8 @@ def _assistant(blocks: list[Any], where: str) -> list[dict[str, Any]]:
                 arguments = block.get("input")
                 if not isinstance(arguments, dict):
                     raise invalid(f"{where}.content[{at}].input", f"{where}.content[{at}].input must be an object")
+                if not isinstance(block.get("id"), str) or not block["id"]:
+                    raise invalid(f"{where}.content[{at}].id", f"{where}.content[{at}].id must be a non-empty string")
                 function = {"name": block.get("name"), "arguments": json.dumps(arguments)}
                 calls = message.setdefault("tool_calls", [])
                 calls.append({"id": block.get("id"), "type": "function", "function": function})

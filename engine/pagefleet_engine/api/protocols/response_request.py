@@ -75,8 +75,14 @@ TABLE: Table = {
     "text": elsewhere(_ANY),
     "include": elsewhere(_STRINGS),
 }
-RENAMED = {"max_completion_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format",
-           "reasoning_effort": "reasoning.effort"}  # fmt: skip
+RENAMED = {
+    "max_completion_tokens": "max_output_tokens",
+    "messages": "input",
+    r"response_format\.json_schema": "text.format",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+}
 
 
 def parameters(
@@ -88,7 +94,7 @@ def parameters(
     """
     fields = read(body, TABLE, NOT_SUPPORTED)
     items = [*before, *_items(fields["input"])]
-    messages = chat_messages(items)
+    messages = chat_messages(items, len(before))
     if fields["instructions"]:
         messages = [{"role": "system", "content": fields["instructions"]}, *messages]
     include = fields["include"] or []
@@ -128,11 +134,15 @@ def echoed(fields: Mapping[str, Any], made: Parameters) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def chat_messages(items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Items as the messages of a chat: reasoning and calls become parts of the assistant's message. Raises ApiError (400)."""
+def chat_messages(items: Sequence[Any], earlier: int = 0) -> list[dict[str, Any]]:
+    """Items as the messages of a chat: reasoning and calls become parts of the assistant's message. Raises ApiError (400).
+
+    The first ones, so many as `earlier`, are those of the response before and not of the client's input.
+    """
     messages: list[dict[str, Any]] = []
+    asked: set[str] = set()  # ids of the calls so far
     turn: dict[str, Any] | None = None  # the assistant's message that may grow
-    for index, item in enumerate(items):
+    for index, item in enumerate(items, -earlier):
         where = f"input[{index}]"
         if not isinstance(item, dict):
             raise invalid(where, f"{where} must be an object, not {shown(item)}")
@@ -142,6 +152,9 @@ def chat_messages(items: Sequence[Any]) -> list[dict[str, Any]]:
             turn = None
             continue
         if kind == "function_call_output":
+            if not isinstance(item.get("call_id"), str) or item["call_id"] not in asked:
+                name = f"{where}.call_id"
+                raise invalid(name, f"{name} must be the call_id of a function_call before it")
             content = _content(item.get("output"), f"{where}.output")
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
             turn = None
@@ -157,6 +170,9 @@ def chat_messages(items: Sequence[Any]) -> list[dict[str, Any]]:
         elif kind == "reasoning":
             turn["reasoning_content"] = _reasoning(item, where)
         else:
+            if not isinstance(item.get("call_id"), str) or not item["call_id"]:
+                raise invalid(f"{where}.call_id", f"{where}.call_id must be a non-empty string")
+            asked.add(item["call_id"])
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             turn.setdefault("tool_calls", []).append(
                 {"id": item.get("call_id"), "type": "function", "function": function}
