@@ -10,6 +10,8 @@ from pagefleet_local.base.paths import Layout
 
 NEEDED_CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 18: "CAP_SYS_CHROOT"}
 COMPONENT_PORTS = 6
+DNS_PORT = 53
+IP_FREEBIND = 15  # linux/in.h: an address may be bound that no interface has yet
 
 
 class Refused(RuntimeError):
@@ -64,6 +66,24 @@ def _ports(layout: Layout) -> None:
                 probe.bind(("0.0.0.0", port))
             except OSError:
                 raise Refused(f"port {port}, which {what} needs, is in use by {_owner(port)}") from None
+    if layout.has_node:
+        resolver_port(layout.dns_ip)
+
+
+def resolver_port(address: str, port: int = DNS_PORT) -> None:
+    """A resolver that listens on every address takes ours too; one with an address of its own, such as systemd's, does not."""
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(type=kind) as probe:
+            probe.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
+            if kind == socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError:
+                raise Refused(
+                    f"port {port} of {address}, which the cluster's DNS needs, is in use by {_owner(port)}: "
+                    "let that listen on its own addresses only"
+                ) from None
 
 
 def _owner(port: int) -> str:

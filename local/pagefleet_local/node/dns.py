@@ -20,7 +20,9 @@ from kubernetes.aio import client, config
 
 from pagefleet_contract.reflector import Feed, Reflector
 from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.preflight import DNS_PORT
 from pagefleet_local.base.processes import Daemon
+from pagefleet_local.controlplane.etcd import listens
 
 DOMAIN = "cluster.local"
 Document = Mapping[str, Any]
@@ -39,7 +41,7 @@ def start(layout: Layout) -> list[Daemon]:
             "--log-facility=-",
         ]
     )  # fmt: skip
-    server.wait(lambda: True, timeout=5)
+    server.wait(lambda: listens(DNS_PORT, layout.dns_ip), timeout=60)
     watcher = Daemon(layout, "dns-watcher")
     watcher.start([sys.executable, "-m", "pagefleet_local.node.dns", str(layout.kubeconfig), str(folder)])
     watcher.wait(lambda: (folder / "default.kubernetes").exists(), timeout=60)

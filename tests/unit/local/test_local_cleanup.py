@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pagefleet_local.base.paths import Layout
-from pagefleet_local.base.preflight import Refused
+from pagefleet_local.base.preflight import Refused, resolver_port
 from pagefleet_local.lifecycle import cleanup
 from pagefleet_local.lifecycle.up import check
 
@@ -37,6 +37,24 @@ def test_a_port_that_is_taken_is_told_before_anything_is_built(tmp_path: Path) -
         layout = Layout(state=tmp_path / "none", api_port=port, has_node=False)
         with pytest.raises(Refused, match=f"port {port}" if os.geteuid() == 0 else "needs root"):
             check(layout)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_a_resolver_on_every_address_is_told_and_one_on_its_own_is_not(kind: socket.SocketKind) -> None:
+    """With it dnsmasq ended at its start, unnoticed: the fleet came up without DNS, and every later `make up` took it down."""
+    for address, taken in (("0.0.0.0", True), ("127.0.0.1", False)):
+        with socket.socket(type=kind) as resolver:
+            resolver.bind((address, 0))
+            if kind == socket.SOCK_STREAM:
+                resolver.listen()
+            port = resolver.getsockname()[1]
+            if taken:
+                with pytest.raises(
+                    Refused, match=f"port {port} of 10.243.0.1, which the cluster's DNS needs, is in use"
+                ):
+                    resolver_port("10.243.0.1", port)
+            else:
+                resolver_port("10.243.0.1", port)
 
 
 def test_pods_of_another_cluster_keep_their_network(tmp_path: Path) -> None:
