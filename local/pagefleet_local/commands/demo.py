@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Protocol
 
+import openai
 import typer
 
 from pagefleet_contract.names import MANAGED_SELECTOR, RECORD_SELECTOR, SYSTEM_NAMESPACE
@@ -15,7 +17,7 @@ from pagefleet_local.base import paths
 from pagefleet_local.base.console import CONSOLE
 from pagefleet_local.base.hogs import hogs as busy
 from pagefleet_local.base.preflight import Refused
-from pagefleet_local.commands.errors import FAILED, readable_errors
+from pagefleet_local.commands.errors import FAILED, print_failure, readable_errors
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator, SceneFailed
 from pagefleet_local.demo.scenes import alert, burst, canary, errors, mistakes, promoted, regression, serve
@@ -92,8 +94,8 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
     """Run until the end or an interrupt, which `work` ends by itself: the demo takes everything down."""
     try:
         asyncio.run(_interruptible(work))
-    except (SceneFailed, KubectlError, TimeoutError, AssetError) as failure:
-        CONSOLE.print(f"[red]failed:[/red] {failure}")
+    except (SceneFailed, KubectlError, TimeoutError, openai.OpenAIError) as failure:
+        print_failure(failure)
         raise typer.Exit(FAILED) from None
     except asyncio.CancelledError:
         CONSOLE.print("interrupted")
@@ -113,10 +115,11 @@ async def _fleet() -> None:
         installed = await fleet_up(narrator.say)
         async with Load(_url(installed)) as load:
             await serve.play(Stage(narrator, installed, load))
-    except (SceneFailed, KubectlError, TimeoutError, asyncio.CancelledError):
+    except (SceneFailed, KubectlError, AssetError, OSError, openai.OpenAIError, asyncio.CancelledError):
         narrator.say("What was started may still run; make down removes it.")
         raise
-    narrator.say(f"\nexport KUBECONFIG={installed.kubectl.kubeconfig} PATH={CHECKOUT}/.venv/bin:$PATH")
+    kubeconfig, programs = map(shlex.quote, (str(installed.kubectl.kubeconfig), str(CHECKOUT / ".venv/bin")))
+    narrator.say(f"\nexport KUBECONFIG={kubeconfig} PATH={programs}:$PATH")
     narrator.say(f"kubectl get isvc -n {NAMESPACE};  pagefleet status {NAME} -n {NAMESPACE}")
     narrator.say(f"OpenAI base_url: {_url(installed)}   (make down removes everything)")
 

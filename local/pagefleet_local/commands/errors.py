@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from subprocess import CalledProcessError
 
 import typer
+from rich.markup import escape
 
 from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.base.console import CONSOLE
@@ -21,8 +23,13 @@ def readable_errors() -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        CONSOLE.print(f"[red]refused:[/red] {refused}")
+        CONSOLE.print(f"[red]refused:[/red] {escape(str(refused))}")
         raise typer.Exit(REFUSED) from None
-    except (AssetError, StartFailed) as failure:
-        CONSOLE.print(f"[red]failed:[/red] {failure}", markup=True)
+    except (AssetError, StartFailed, OSError, CalledProcessError) as failure:
+        print_failure(failure)
         raise typer.Exit(FAILED) from None
+
+
+def print_failure(failure: BaseException) -> None:
+    """Print the failure in its own words: what looks like markup there, such as the [core] of a log, is none."""
+    CONSOLE.print(f"[red]failed:[/red] {escape(str(failure))}")

@@ -115,7 +115,7 @@ def _start(options: Options) -> None:
     if not layout.has_node:
         return
     with stage("containerd, kubelet, kube-proxy"):
-        subprocess.run(["mount", "--make-rshared", "/"], check=True)
+        network.run("mount", "--make-rshared", "/")
         containerd.start(layout)
         daemon = kubelet.start(layout, binaries, authority)[0]
     with stage("DNS for Services"):

@@ -7,7 +7,7 @@ import subprocess
 
 from pagefleet_local.assets import debian
 from pagefleet_local.base.paths import Layout
-from pagefleet_local.base.processes import Daemon
+from pagefleet_local.base.processes import Daemon, StartFailed
 from pagefleet_local.node.pause import IMAGE as PAUSE_IMAGE
 from pagefleet_local.node.pause import archive
 
@@ -56,7 +56,7 @@ def start(layout: Layout) -> Daemon:
     if PAUSE_IMAGE not in ctr(layout, "images", "list", "-q").stdout:
         imported = ctr(layout, "images", "import", str(archive()))
         if imported.returncode:
-            raise RuntimeError(f"the pause image cannot be imported: {imported.stderr.strip()}")
+            raise StartFailed(f"the pause image cannot be imported: {imported.stderr.strip()}")
     return daemon
 
 

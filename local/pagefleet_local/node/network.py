@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pagefleet_local.assets import debian
 from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import StartFailed
 
 COMMENT = "pagefleet-local"
 
@@ -61,8 +62,8 @@ def configuration(layout: Layout) -> None:
 
 
 def run(*command: str, check: bool = True) -> int:
-    """One command's exit status. Raises RuntimeError with its own words when `check` and it fails."""
+    """One command's exit status. Raises StartFailed with its own words when `check` and it fails."""
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if check and result.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {result.stderr.strip()}")
+        raise StartFailed(f"{' '.join(command)}: {result.stderr.strip()}")
     return result.returncode
