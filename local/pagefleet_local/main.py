@@ -8,6 +8,7 @@ import typer
 
 from pagefleet_local.assets import crdserver, debian
 from pagefleet_local.base import paths
+from pagefleet_local.base.alone import alone
 from pagefleet_local.base.console import CONSOLE, stage
 from pagefleet_local.base.preflight import check
 from pagefleet_local.commands import demo as demo
@@ -31,7 +32,7 @@ def up_(
     accelerator_name: Annotated[str, typer.Option(help="Name of the extended resource.")] = "nvidia.com/gpu",
 ) -> None:
     """Start a bare one-node Kubernetes (idempotent)."""
-    with readable_errors():
+    with readable_errors(), alone(paths.layout()):
         cluster = up(Options(accelerator=accelerator_name, accelerators=accelerators))
     CONSOLE.print(f"up: export KUBECONFIG={cluster.kubeconfig}")
 
@@ -40,10 +41,10 @@ def up_(
 def down() -> None:
     """Remove the cluster and everything that it made on this machine."""
     layout = paths.layout()
-    with readable_errors():
+    with readable_errors(), alone(layout):
         check(layout, node=False, running=True)
-    with stage("taking everything down"):
-        cleanup.down(layout)
+        with stage("taking everything down"):
+            cleanup.down(layout)
     _print_leftovers()
 
 
@@ -52,6 +53,8 @@ def status(
     leftovers: Annotated[bool, typer.Option(help="List the remains of an earlier cluster.")] = False,
 ) -> None:
     """Report whether the cluster is up. Exit code 1 when it is not."""
+    with readable_errors():
+        check(paths.layout(), node=False, running=True)
     if leftovers:
         _print_leftovers()
         return

@@ -16,6 +16,7 @@ from support import docs_blocks
 from support.rbac import events, granted, role_use
 
 from pagefleet_local.base import paths
+from pagefleet_local.base.preflight import Refused
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.monitoring import Monitoring
 from pagefleet_local.demo.narration import Narrator
@@ -27,6 +28,7 @@ from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_local.fleet.view import View
 from pagefleet_local.kind import plan
+from pagefleet_local.lifecycle.fleet_up import LocalNode
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -212,3 +214,10 @@ async def test_the_scenes_hold_through_node_ports_and_a_proxy(narrator: Narrator
             assert response.status == 200
     finally:
         await access.close()
+
+
+async def test_the_demo_leaves_a_fleet_that_runs_already_alone(fleet: Fleet) -> None:
+    """Its end deletes the services and takes the cluster down, also what somebody else has in them."""
+    with pytest.raises(Refused, match=r"a fleet runs here already.* run `make down` first"):
+        LocalNode().check([])
+    LocalNode(keep=True).check([])

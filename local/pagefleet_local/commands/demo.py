@@ -14,6 +14,7 @@ import typer
 from pagefleet_contract.names import MANAGED_SELECTOR, RECORD_SELECTOR, SYSTEM_NAMESPACE
 from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.base import paths
+from pagefleet_local.base.alone import alone
 from pagefleet_local.base.console import CONSOLE
 from pagefleet_local.base.hogs import hogs as busy
 from pagefleet_local.base.preflight import Refused
@@ -21,7 +22,7 @@ from pagefleet_local.commands.errors import FAILED, print_failure, readable_erro
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator, SceneFailed
 from pagefleet_local.demo.scenes import alert, burst, canary, errors, mistakes, promoted, regression, serve
-from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
+from pagefleet_local.demo.stage import NAME, NAMESPACE, SAMPLE, Stage, own
 from pagefleet_local.fleet.install import CHECKOUT, Fleet
 from pagefleet_local.fleet.kubectl import KubectlError
 from pagefleet_local.kind.cluster import Kind
@@ -64,8 +65,8 @@ Hogs = Annotated[
 
 def demo(keep: Keep = False, only: Only = None, hogs: Hogs = 0) -> None:
     """Run a real fleet on this machine through its main tasks, then remove it. Exit code 1 when a check fails."""
-    with busy(hogs):
-        _play(LocalNode(), keep, only)
+    with readable_errors(), alone(paths.layout()), busy(hogs):
+        _play(LocalNode(keep=keep), keep, only)
 
 
 def kind(keep: Keep = False, only: Only = None) -> None:
@@ -85,7 +86,7 @@ def _play(ground: Ground, keep: bool, only: list[str] | None) -> None:
 
 def fleet() -> None:
     """Start the same fleet with one service and leave it running."""
-    with readable_errors():
+    with readable_errors(), alone(paths.layout()):
         check(paths.layout())
         _run(_fleet())
 
@@ -113,8 +114,12 @@ async def _fleet() -> None:
     narrator = Narrator()
     try:
         installed = await fleet_up(narrator.say)
-        async with Load(_url(installed)) as load:
-            await serve.play(Stage(narrator, installed, load))
+        if await own(installed.kubectl):
+            again = f"kubectl apply -f {shlex.quote(str(SAMPLE))}"
+            narrator.say(f"{NAMESPACE}/{NAME} stays as you made it ({again} makes it the sample again)")
+        else:
+            async with Load(_url(installed)) as load:
+                await serve.play(Stage(narrator, installed, load))
     except (SceneFailed, KubectlError, AssetError, OSError, openai.OpenAIError, asyncio.CancelledError):
         narrator.say("What was started may still run; make down removes it.")
         raise

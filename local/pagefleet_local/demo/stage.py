@@ -17,6 +17,8 @@ from pagefleet_local.fleet.kubectl import Document, Kubectl
 from pagefleet_local.fleet.view import View
 
 NAMESPACE, NAME = "team-a", "chat"
+DIFFERS = 1  # the exit status of `kubectl diff`; an error has a higher one
+SAMPLE = CHECKOUT / "manifests/samples/chat.yaml"
 
 
 @dataclass
@@ -86,5 +88,12 @@ class Stage:
 
 def sample() -> Document:
     """manifests/samples/chat.yaml."""
-    document: Document = yaml.safe_load((CHECKOUT / "manifests/samples/chat.yaml").read_text())
+    document: Document = yaml.safe_load(SAMPLE.read_text())
     return document
+
+
+async def own(kubectl: Kubectl) -> bool:
+    """Whether the service exists and applying the sample would change it: somebody has edited it."""
+    if await kubectl.get("inferenceservice", NAME, NAMESPACE) is None:
+        return False
+    return (await kubectl.run("diff", "-f", str(SAMPLE), check=False)).code == DIFFERS

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import partial
 
 from pagefleet_local.base import paths
+from pagefleet_local.base.preflight import Refused
 from pagefleet_local.base.threads import in_thread
 from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import Kubectl
 from pagefleet_local.images import build as images
 from pagefleet_local.lifecycle import cleanup
-from pagefleet_local.lifecycle.up import Options, check, up
+from pagefleet_local.lifecycle.up import Options, check, healthy, up
 
 TARGETS = ("operator", "gateway", "engine-cpu-smollm2")
 
@@ -29,9 +30,17 @@ class LocalNode:
 
     title = "A real one-node Kubernetes, our images, CRD, operator and gateway"
 
+    def __init__(self, *, keep: bool = False) -> None:
+        self._keep = keep
+
     def check(self, scenes: list[str]) -> None:
-        """Raises Refused."""
+        """Raises Refused, also where the end of the demo would take down a fleet that ran before it."""
         check(paths.layout())
+        if not self._keep and healthy(Options()):
+            raise Refused(
+                "a fleet runs here already, and the demo would delete its services and take it down: run `make down` first, or play on it "
+                "and leave it with `pagefleet-local demo --keep`"
+            )
 
     async def up(self, say: Callable[[str], None]) -> Fleet:
         return await fleet_up(say)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from pagefleet_local.base import paths, preflight
 from pagefleet_local.base.certificates import Authority
 from pagefleet_local.base.console import stage
 from pagefleet_local.base.paths import Layout
-from pagefleet_local.base.processes import Daemon
+from pagefleet_local.base.processes import Daemon, StartFailed
 from pagefleet_local.base.sudo import give
 from pagefleet_local.controlplane import apiserver, controllers, etcd
 from pagefleet_local.fleet.kubectl import BINARY
@@ -20,6 +21,8 @@ from pagefleet_local.node import containerd, dns, kubelet, network, sysctls
 
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 NODE = ("containerd", "kubelet", "kube-proxy", "dnsmasq", "dns-watcher")
+# Seconds that a cluster whose programs all run is given to answer: the machine may be busy, or was asleep.
+PATIENCE = 90.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def up(options: Options) -> Cluster:
     """Start what is missing. Raises Refused, AssetError or StartFailed; then nothing half-made stays."""
     layout = options.layout
     cluster = Cluster(layout.kubeconfig, layout)
-    if healthy(options):
+    if healthy(options) or _recovers(options):
         return cluster
     if layout.state.exists() or cleanup.leftovers(layout):
         with stage("cleaning up after an earlier, unfinished run"):
@@ -88,12 +91,26 @@ def prepare(*, node: bool = True) -> None:
 def healthy(options: Options) -> bool:
     """Whether every daemon runs and the API server (and the Node) is ready."""
     layout = options.layout
-    names = ("etcd", *CONTROL_PLANE, *(NODE if layout.has_node else ()))
-    if any(Daemon(layout, name).pid() is None for name in names):
+    if not _all_run(layout):
         return False
     authority = Authority(layout.pki)
     admin = authority.issue("admin", "pagefleet-admin", ["system:masters"])
     return apiserver.ready(layout, authority, admin) and (not layout.has_node or node_ready(layout))
+
+
+def _all_run(layout: Layout) -> bool:
+    names = ("etcd", *CONTROL_PLANE, *(NODE if layout.has_node else ()))
+    return all(Daemon(layout, name).pid() is not None for name in names)
+
+
+def _recovers(options: Options) -> bool:
+    """Whether a cluster that does not answer at the moment does soon. Taking it down would delete what its user has in it."""
+    if not _all_run(options.layout):
+        return False
+    with stage("the cluster runs and does not answer: waiting for it"), contextlib.suppress(StartFailed):
+        Daemon(options.layout, "kube-apiserver").wait(lambda: healthy(options), PATIENCE)
+        return True
+    return False
 
 
 def _start(options: Options) -> None:
