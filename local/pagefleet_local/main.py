@@ -40,11 +40,10 @@ def up_(
 @app.command()
 def down() -> None:
     """Remove the cluster and everything that it made on this machine."""
-    layout = paths.layout()
-    with readable_errors(), alone(layout):
-        check(layout, node=False, running=True)
+    with readable_errors(), alone(paths.layout()):
+        check(paths.layout(), node=False, running=True)
         with stage("taking everything down"):
-            cleanup.down(layout)
+            cleanup.down(paths.layout())
     _print_leftovers()
 
 
@@ -67,7 +66,8 @@ def status(
 @app.command()
 def kubeconfig() -> None:
     """Print the path of the administrator's kubeconfig."""
-    print(paths.layout().kubeconfig)  # noqa: T201 - a shell substitution reads it
+    with readable_errors():
+        print(paths.layout().kubeconfig)  # noqa: T201 - a shell substitution reads it
 
 
 @app.command("prepare")

@@ -6,6 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+HIGHEST_PORT = 65535
+
+
+class BadSetting(ValueError):
+    """A setting of the environment cannot be used; the message is for the user."""
+
 
 def cache() -> Path:
     """What is built or downloaded once and outlives every cluster (PAGEFLEET_CACHE).
@@ -67,12 +73,15 @@ class Layout:
 
 
 def layout() -> Layout:
-    """The default cluster's layout, moved by PAGEFLEET_STATE and PAGEFLEET_API_PORT."""
+    """The default cluster's layout, moved by PAGEFLEET_STATE and PAGEFLEET_API_PORT. Raises BadSetting.
+
+    The kernel names what is mounted below `state` by whole paths without links.
+    """
     default = Layout()
-    return Layout(
-        state=Path(os.environ.get("PAGEFLEET_STATE") or default.state),
-        api_port=int(os.environ.get("PAGEFLEET_API_PORT") or default.api_port),
-    )
+    port = os.environ.get("PAGEFLEET_API_PORT") or str(default.api_port)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= HIGHEST_PORT):
+        raise BadSetting(f"PAGEFLEET_API_PORT={port} is no port: set a number from 1 to {HIGHEST_PORT}")
+    return Layout(state=Path(os.environ.get("PAGEFLEET_STATE") or default.state).resolve(), api_port=int(port))
 
 
 def control_plane_layout() -> Layout:

@@ -28,11 +28,27 @@ def check(layout: Layout, *, node: bool, running: bool) -> None:
         raise Refused(
             "apt-get is not here: the local fleet takes etcd, containerd and the sources from Debian's packages"
         )
+    own_folder(layout)
     if node:
         _capabilities()
         _cgroups()
     if not running:
         _ports(layout)
+
+
+def own_folder(layout: Layout) -> None:
+    """Raises Refused where `state` is a folder with something else in it: it is deleted with the cluster.
+
+    A cluster makes its folders of logs and keys first, and deletes them last.
+    """
+    first = (layout.logs, layout.pki)
+    if layout.state.exists() and not all(folder.is_dir() for folder in first):
+        others = sorted(path.name for path in layout.state.iterdir() if path not in first)
+        if others:
+            raise Refused(
+                f"{layout.state} holds {others[0]} and is no cluster's folder: PAGEFLEET_STATE must name a folder of the cluster's own, "
+                "which is deleted with it"
+            )
 
 
 def _capabilities() -> None:

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.base.console import CONSOLE
+from pagefleet_local.base.paths import BadSetting
 from pagefleet_local.base.preflight import Refused
 from pagefleet_local.base.processes import StartFailed
 
@@ -22,7 +23,7 @@ def readable_errors() -> Iterator[None]:
     """Turn a refusal or a failed start in the block into one clear message and an exit status."""
     try:
         yield
-    except Refused as refused:
+    except (Refused, BadSetting) as refused:
         CONSOLE.print(f"[red]refused:[/red] {escape(str(refused))}")
         raise typer.Exit(REFUSED) from None
     except (AssetError, StartFailed, OSError, CalledProcessError) as failure:

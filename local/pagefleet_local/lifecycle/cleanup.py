@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.preflight import own_folder
 from pagefleet_local.base.processes import end_process, marked, started
 from pagefleet_local.node import rules, sysctls
 from pagefleet_local.node.network import run
@@ -30,7 +31,11 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def down(layout: Layout) -> None:
-    """Remove processes, containers, mounts, namespaces, interfaces, rules, cgroups and files of one cluster. Put the kernel's settings back."""
+    """Remove processes, containers, mounts, namespaces, interfaces, rules, cgroups and files of one cluster. Put the kernel's settings back.
+
+    Raises Refused where its folder is somebody else's.
+    """
+    own_folder(layout)
     _end([pid for name in MAKERS for pid in _named(layout, name)])
     _end_containers(layout)
     _end(marked(layout))
@@ -41,6 +46,16 @@ def down(layout: Layout) -> None:
         run("ip", "link", "delete", layout.bridge, check=False)
     _cgroups(layout)
     sysctls.put_back(layout)
+    _files(layout)
+
+
+def _files(layout: Layout) -> None:
+    """Delete the folders, those by which `own_folder` knows a cluster's last: an interrupted removal goes on in the next one."""
+    for path in layout.state.glob("*"):
+        if path.is_dir() and path not in (layout.logs, layout.pki):
+            shutil.rmtree(path, ignore_errors=True)
+        elif not path.is_dir():
+            path.unlink(missing_ok=True)
     for folder in (layout.state, layout.run):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -6,14 +6,22 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from pagefleet_local.base import paths
 from pagefleet_local.base.paths import Layout
-from pagefleet_local.base.preflight import Refused, resolver_port
+from pagefleet_local.base.preflight import Refused, own_folder, resolver_port
+from pagefleet_local.base.processes import marked
 from pagefleet_local.lifecycle import cleanup
 from pagefleet_local.lifecycle.up import check
+
+
+def fleet_runs() -> bool:
+    """Whether somebody runs `make check` beside `make up`, whose kubelet is found as well."""
+    return bool(marked(paths.layout()))
 
 
 @pytest.mark.parametrize("name", ["kubelet", "k3s-server", "k3s-agent", "kubelite"])
@@ -25,7 +33,8 @@ def test_rules_and_cgroups_of_another_cluster_are_not_ours(tmp_path: Path, name:
             layout = Layout(state=tmp_path / "state")
             assert not cleanup._owns_kubelet_names(layout)
             # A start is refused: the kube-proxies of both would write the same chains.
-            assert cleanup.neighbour(layout) == f"{name} (pid {process.pid})"
+            assert (process.pid, name) in cleanup._other_kubelets(layout)
+            assert cleanup.neighbour(layout).startswith(name) or fleet_runs()
         finally:
             process.kill()
 
@@ -55,6 +64,48 @@ def test_a_resolver_on_every_address_is_told_and_one_on_its_own_is_not(kind: soc
                     resolver_port("10.243.0.1", port)
             else:
                 resolver_port("10.243.0.1", port)
+
+
+def test_a_folder_with_something_else_in_it_is_not_taken_for_a_cluster_s(tmp_path: Path) -> None:
+    """PAGEFLEET_STATE=/data: `make up` and `make down` deleted what its user had there."""
+    work = tmp_path / "work.txt"
+    work.touch()
+    layout = Layout(state=tmp_path, run=tmp_path / "run", bridge="pagefleet-no", has_node=False)
+    for refused in (lambda: cleanup.down(layout), lambda: own_folder(layout)):
+        with pytest.raises(Refused, match=f"{tmp_path} holds work.txt and is no cluster's folder"):
+            refused()
+    assert work.exists()
+
+
+@pytest.mark.parametrize("found", [[], ["logs"], ["logs", "pki"], ["logs", "pki", "etcd", "containerd"]])
+def test_a_cluster_s_folder_is_removed_also_a_half_made_one(tmp_path: Path, found: list[str]) -> None:
+    layout = Layout(state=tmp_path / "state", run=tmp_path / "run", bridge="pagefleet-no", has_node=False)
+    for name in found:
+        (layout.state / name / "inside").mkdir(parents=True)
+    if "etcd" in found:
+        layout.kubeconfig.touch()
+    cleanup.down(layout)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "70000", "-1", "1e3"])
+def test_a_port_that_is_none_is_told(port: str) -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "pagefleet-local"), "kubeconfig"],
+        env={**os.environ, "PAGEFLEET_API_PORT": port}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (
+        2, f"refused: PAGEFLEET_API_PORT={port} is no port: set a number from 1 to 65535\n"
+    )  # fmt: skip
+
+
+def test_a_folder_of_the_environment_is_a_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is mounted below it is found, and unmounted, by the kernel's name for it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PAGEFLEET_STATE", "link/fleet")
+    assert paths.layout().state == tmp_path / "data/fleet"
 
 
 def test_pods_of_another_cluster_keep_their_network(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def test_nothing_is_changed_that_was_not_kept(tmp_path: Path, layout: Layout) ->
 
 def test_what_takes_a_cluster_down_puts_settings_back(layout: Layout) -> None:
     """The real kernel's settings, as they are: none is changed, and the file goes with the state."""
+    for folder in (layout.logs, layout.pki):
+        folder.mkdir()
     sysctls.keep(layout)
     cleanup.down(layout)
     assert not layout.state.exists()
