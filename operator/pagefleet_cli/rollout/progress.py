@@ -97,9 +97,8 @@ def progress(service: Document, now: float) -> Progress:
     raw = _steps(service)
     steps = tuple(_step(entry, index, present, phase) for index, entry in enumerate(raw))
     held = _held(rollout, now)
-    hold = steps[present].hold if phase not in (*PROMOTED, *FAILED) and present < len(steps) else None
+    hold = next((step.hold for step in steps if step.place is Place.PRESENT), None)
     remaining = max(0.0, hold - held) if hold is not None else None
-    wait = [value for value in (remaining, verdict.get("expectedSeconds")) if value is not None]
     return Progress(
         namespace=str(service["metadata"].get("namespace", "")),
         name=str(service["metadata"]["name"]),
@@ -120,7 +119,7 @@ def progress(service: Document, now: float) -> Progress:
         verdict=str(verdict.get("message", "")),
         held=held,
         remaining=remaining,
-        expected=max(wait) if wait and not rollout.get("paused") else None,
+        expected=None if rollout.get("paused") else _expected(remaining, verdict),
         paused=_paused(service, str(rollout.get("paused", ""))),
     )
 
@@ -134,6 +133,14 @@ def end(service: Document) -> End:
     if phase in PROMOTED:
         return End.PROMOTED
     return End.ROLLED_BACK if phase in FAILED else End.UNDER_WAY
+
+
+def _expected(remaining: float | None, verdict: Document) -> float | None:
+    """Seconds to the next move at the earliest. A hold that is over tells nothing while the guard does not know when it can judge."""
+    wait = verdict.get("expectedSeconds")
+    if wait is None and not remaining and verdict.get("outcome") == "Inconclusive":
+        return None
+    return max((value for value in (remaining, wait) if value is not None), default=None)
 
 
 def _paused(service: Document, paused: str) -> str:
@@ -154,9 +161,9 @@ def _steps(service: Document) -> list[Document]:
 
 
 def _step(raw: Document, index: int, present: int, phase: str) -> Step:
-    if phase in PROMOTED:
+    if phase in (*PROMOTED, "Promoting"):
         place = Place.DONE
-    elif phase in ("Starting", "Restoring", "Unknown", *FAILED):
+    elif phase in ("Starting", "Restoring", "Unknown", "RollingBack", *FAILED):
         place = Place.COMING
     else:
         place = Place.DONE if index < present else Place.PRESENT if index == present else Place.COMING
