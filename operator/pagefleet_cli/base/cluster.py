@@ -44,7 +44,9 @@ class Cluster:
             raise CommandError(f"--kubeconfig: there is no file {target.kubeconfig}")
         try:
             merged = KubeConfigMerger(path or KUBE_CONFIG_DEFAULT_LOCATION).config
-            if merged is not None and target.context is not None:
+            if merged is None:
+                raise config.ConfigException(f"there is no file {path or KUBE_CONFIG_DEFAULT_LOCATION}")
+            if target.context is not None:
                 self._check(merged.value["contexts"], target.context)
             # A context that is named needs no current-context in the file.
             loader = KubeConfigLoader(merged, active_context=target.context, config_base_path=None)

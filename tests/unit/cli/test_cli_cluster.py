@@ -3,7 +3,9 @@ what it makes of an API server that is away for a moment."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,17 @@ def test_a_context_that_is_named_needs_no_current_one(tmp_path: Path, current: d
         Cluster(Target(kubeconfig=path))
     with pytest.raises(CommandError, match="has no 'other'; it has good"):
         Cluster(Target(kubeconfig=path, context="other"))
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """As after `make down`, in a shell that still has its KUBECONFIG."""
+    missing = tmp_path / "admin.kubeconfig"
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "pagefleet"), "status"],
+        env={**os.environ, "KUBECONFIG": str(missing)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"the kubeconfig cannot be used: there is no file {missing} (give --kubeconfig" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["a: [", "- a", "a: \x00"])
