@@ -5,6 +5,7 @@ They are of runtime `custom`, which lets a spec name the command. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pagefleet_contract import engine_metrics
@@ -12,7 +13,8 @@ from pagefleet_local.demo.stage import sample
 from pagefleet_local.fleet.kubectl import Document
 
 FAILING_SHARE = 0.25
-WORN_SECONDS = 6.0
+WORN_SECONDS, MOST_WORN_SECONDS = 6.0, 20.0
+WORN_TIMES = 3.0  # as slow as the slowest in twenty so far: the sample's guard accepts a doubling, and rounds up to the next bucket
 WORN_FILE = "/tmp/worn"  # noqa: S108 - in the engine's container, whose /tmp is a volume of its own
 # A model inside the image; runtime custom knows no python:// sources.
 MODEL_FOLDER = "file:///opt/pagefleet"
@@ -32,7 +34,7 @@ from pagefleet_engine.entry import run
 run()
 """
 _FAILS = f'if next(count) % {round(1 / FAILING_SHARE)} == 0: return web.json_response({{"error": {{"message": "a bug"}}}}, status=500)'
-_WEARS = f'if pathlib.Path("{WORN_FILE}").exists(): await asyncio.sleep({WORN_SECONDS})'
+_WEARS = f'worn = pathlib.Path("{WORN_FILE}"); await asyncio.sleep(float(worn.read_text()) if worn.exists() else 0)'
 
 
 def failing() -> Document:
@@ -41,8 +43,16 @@ def failing() -> Document:
 
 
 def wearing() -> Document:
-    """A service whose engine is as fast as the sample's until WORN_FILE is there: then each answer begins 6 s later."""
+    """A service whose engine is as fast as the sample's until WORN_FILE is there: then each answer begins as many seconds later as it
+    says."""
     return _with(_WEARS)
+
+
+def worn_seconds(times: Sequence[float]) -> float:
+    """How much later the answers of a worn engine begin, where so far they took `times` to begin. On a busy machine a few seconds are
+    no regression."""
+    slow = sorted(times)[int(0.95 * len(times))] if times else 0.0
+    return min(MOST_WORN_SECONDS, max(WORN_SECONDS, round(WORN_TIMES * slow)))
 
 
 def _with(bug: str) -> Document:

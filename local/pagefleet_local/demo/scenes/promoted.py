@@ -6,7 +6,7 @@ import json
 import time
 
 from pagefleet_contract.names import REVISION_LABEL
-from pagefleet_local.demo.faulty import WORN_FILE, WORN_SECONDS, wearing
+from pagefleet_local.demo.faulty import WORN_FILE, wearing, worn_seconds
 from pagefleet_local.demo.scenes.canary import RATE, whole
 from pagefleet_local.demo.stage import NAMESPACE, Stage
 
@@ -28,8 +28,9 @@ async def play(stage: Stage) -> None:
     view = await stage.watch(lambda v: v.stable not in ("", old) and not v.canary, timeout=240, what="it is promoted")
     new = view.stable
     narrator.check(view.weights == {new: 100}, f"revision {new} is as good as {old}: promoted")
-    await _wear_out(stage, new)
-    narrator.say(f"now every answer of {new} begins {WORN_SECONDS:g} s later")
+    seconds = worn_seconds([sample.ttft for sample in stage.load.samples if sample.ttft is not None])
+    await _wear_out(stage, new, seconds)
+    narrator.say(f"now every answer of {new} begins {seconds:g} s later")
     onset = time.time()
     view = await stage.watch(lambda v: v.phase == "RolledBack", timeout=300, what="the watch rolls it back")
     narrator.say(f"rolled back {time.time() - onset:.0f} s after it became slow")
@@ -45,8 +46,9 @@ async def play(stage: Stage) -> None:
     await stage.restore(before)
 
 
-async def _wear_out(stage: Stage, revision: str) -> None:
+async def _wear_out(stage: Stage, revision: str, seconds: float) -> None:
     pods = await stage.kubectl.list("pods", NAMESPACE, f"{REVISION_LABEL}={revision}")
-    code = f"open({WORN_FILE!r}, 'w').close()"
+    # Whole or not at all: the engine reads it at every request.
+    code = f"import os; open({WORN_FILE + '.new'!r}, 'w').write('{seconds}'); os.rename({WORN_FILE + '.new'!r}, {WORN_FILE!r})"
     for pod in pods:
         await stage.kubectl.run("exec", "-n", NAMESPACE, pod["metadata"]["name"], "--", "python3", "-c", code)
