@@ -53,7 +53,8 @@ class Kind:
 
     async def down(self) -> None:
         await self._access.close()
-        await in_thread(partial(_run, plan.delete(self.kubeconfig)))
+        with stage("kind delete cluster"):
+            await in_thread(partial(_run, plan.delete(self.kubeconfig)))
         self.kubeconfig.unlink(missing_ok=True)
 
     def leftovers(self) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pagefleet_local.base import paths
+from pagefleet_local.base.console import stage
 from pagefleet_local.base.preflight import Refused
 from pagefleet_local.base.threads import in_thread
 from pagefleet_local.fleet.install import Fleet, install
@@ -46,7 +47,8 @@ class LocalNode:
         return await fleet_up(say)
 
     async def down(self) -> None:
-        await in_thread(partial(cleanup.down, paths.layout()))
+        with stage("taking everything down"):  # minutes on a slow disk, also after an interrupt
+            await in_thread(partial(cleanup.down, paths.layout()))
 
     def leftovers(self) -> list[str]:
         return cleanup.leftovers(paths.layout())
