@@ -13,7 +13,7 @@ from pagefleet_local.demo.stage import sample
 from pagefleet_local.fleet.kubectl import Document
 
 FAILING_SHARE = 0.25
-WORN_SECONDS, MOST_WORN_SECONDS = 6.0, 20.0
+WORN_SECONDS, MOST_WORN_SECONDS = 6.0, 12.0  # the engine gives a request whose handler has not begun 15 s
 WORN_TIMES = 3.0  # as slow as the slowest in twenty so far: the sample's guard accepts a doubling, and rounds up to the next bucket
 WORN_FILE = "/tmp/worn"  # noqa: S108 - in the engine's container, whose /tmp is a volume of its own
 # A model inside the image; runtime custom knows no python:// sources.
