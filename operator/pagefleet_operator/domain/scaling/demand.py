@@ -94,7 +94,8 @@ def demand(
     average = sum(running(s) for s in recent) / len(recent)
     queued = sum(movable(s, replica) for s in recent) / len(recent) + situation.held
     growth, factor = trends.rises(past, load, startup)
-    reserve = _reserve(load, readings, average, arriving.each, sequences, startup, scaling.headroom)
+    rate, why = _kept_for(load, startup, scaling.headroom)
+    reserve = _reserve(rate, load, readings, average, arriving.each, replica.sequences)
     early = throughput.early(half_minutes[:-1], sequences)
     spare, kept = _reserved(reserve, sequences, curve, early, scaling.target.tpot)
     backlog = taking_up(queued, replica, arriving)
@@ -122,7 +123,7 @@ def demand(
         decline=decline,
         spare=spare,
         kept=kept,
-        spare_why=reserve.why,
+        spare_why=why,
     )
 
 
@@ -152,38 +153,39 @@ class _Reserve:
 
     running: float = 0.0
     tokens: float = 0.0
-    why: str = ""
 
     def replicas(self, replica: Replica) -> float:
-        return carrying(self.running, self.tokens, replica) if self.why else 0.0
+        return carrying(self.running, self.tokens, replica)
+
+
+def _kept_for(load: ServiceLoad | None, startup: float, headroom: float) -> tuple[float, str]:
+    """Arrivals per second that replicas are kept for, and why: a long start, or headroom above what is usual, whichever asks for more."""
+    may, usual = trends.reach(load, startup), trends.usual(load) if headroom else 0.0
+    if (asked := usual * (1 + headroom)) > may:
+        return asked, f"headroom of {headroom:.0%} above the usual {usual:.3g} requests/s"
+    return may, f"what may arrive within a start of {startup:.0f} s"
 
 
 def _reserve(
+    rate: float,
     load: ServiceLoad | None,
     readings: Sequence[Sample],
     average: float,
     each: float | None,
     sequences: float,
-    startup: float,
-    headroom: float,
 ) -> _Reserve:
-    """What may arrive within a long start, or the headroom above what usually arrives, whichever is more.
+    """What `rate` arrivals per second take. `average` sequences run now, and a request takes `each` tokens.
 
-    `average` sequences run now, and a request takes `each` tokens. Where engines report no tokens, the sequences of a replica that may run
-    `sequences` are counted instead. They take longer there than they do now: a full step is assumed to take as long as in `throughput`.
+    Where engines report no tokens, sequences are counted instead, of replicas that may run so many `sequences`. They take longer there than
+    they do now: a full step is assumed to take as long as in `throughput`.
     """
-    may, usual = trends.reach(load, startup), trends.usual(load) if headroom else 0.0
-    rate = max(may, usual * (1 + headroom))
     if load is None or not rate:
         return _Reserve()
-    why = f"what may arrive within a start of {startup:.0f} s"
-    if rate > may:
-        why = f"headroom of {headroom:.0%} above the usual {usual:.3g} requests/s"
     if each:
-        return _Reserve(average, rate * each, why)
+        return _Reserve(average, rate * each)
     used = min(1.0, sum(s.load.running for s in readings) / max(1, sum(s.fresh for s in readings)) / sequences)
     longer = throughput.FULL_STEP / (1 + (throughput.FULL_STEP - 1) * used)
-    return _Reserve(max(average, rate * seconds_each(load, readings) * longer), 0.0, why)
+    return _Reserve(max(average, rate * seconds_each(load, readings) * longer))
 
 
 def _reserved(
