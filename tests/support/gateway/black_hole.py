@@ -101,7 +101,8 @@ async def far_pod(options: dict[str, object]) -> AsyncIterator[FarPod]:
         await process.wait()
 
 
-async def ask(fleet: Fleet, stream: bool) -> Answer:
+async def ask(fleet: Fleet, stream: bool, streaming: asyncio.Semaphore | None = None) -> Answer:
+    """Ask once. `streaming` is released when the first line of the answer has come."""
     begun, status, text, told = time.monotonic(), 0, b"", False
     try:
         async with asyncio.timeout(LIMIT_SECONDS):
@@ -109,6 +110,8 @@ async def ask(fleet: Fleet, stream: bool) -> Answer:
             async with fleet.http.post(url, json=BODY | {"stream": stream}) as response:
                 status = response.status
                 async for line in response.content:
+                    if not text and streaming is not None:
+                        streaming.release()
                     text += line
     except (aiohttp.ClientError, TimeoutError) as error:
         told = isinstance(error, aiohttp.ClientError)
@@ -136,7 +139,11 @@ async def play(name: str, first_token_seconds: float | None) -> dict[str, list[A
             await asyncio.gather(*(ask(fleet, False) for _ in range(MANY)))
         if name in ("new", "idle"):
             far.vanish()
-        asking = [asyncio.create_task(ask(fleet, name != "idle" or number % 2 == 0)) for number in range(MANY)]
+        begun = asyncio.Semaphore(0)
+        asking = [asyncio.create_task(ask(fleet, name != "idle" or number % 2 == 0, begun)) for number in range(MANY)]
+        if name == "streaming":
+            for _ in range(MANY):
+                await begun.acquire()
         if name in ("busy", "streaming"):
             await until(lambda: 1 < fleet.gateway.ledger.in_flight(pod) == sum(not one.done() for one in asking))
             far.vanish()
