@@ -303,8 +303,11 @@ def _load_test_job(turn: SpecTurn, stage: Stage, history: Iterable[RevisionRecor
 
 
 def _announce(turn: Turn, invalid: Problem | None, fault: Problem | None) -> None:
-    """Make a problem an Event once, when it appears or changes. A fault that was told since the service is degraded is not told again: an
-    image that cannot be pulled has two messages in turn, which would push everything else out of the decision log."""
+    """Write an Event about a problem when it appears or changes.
+
+    A fault gets one Event for each of its messages while the service is degraded. An image that cannot be pulled has two messages in
+    turn: an Event at each turn would push everything else out of the decision log.
+    """
     problem = invalid or fault
     if problem is None:
         return

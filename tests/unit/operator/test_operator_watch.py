@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
-from support.virtual.cluster import TICK, Cluster
+from support.virtual.cluster import TICK
+from support.virtual.watched import Watched
 
 from pagefleet_contract.sketch import bucket_of
 from pagefleet_contract.strata import FREE_STRATA, QUEUED_STRATA
 from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.analysis.watching.minutes import Minute, StratumMinute
 from pagefleet_operator.domain.analysis.watching.thinning import thinned
-from pagefleet_operator.domain.status.observation import LoadCounts, Observation, Slice
+from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
 from pagefleet_operator.web.own_metrics import Metrics
 
@@ -23,45 +24,25 @@ STEPS = [{"weight": 50, "hold": "400s"}]
 PAGE = {"severity": "page"}
 
 
-class Measured(Cluster):
+class Measured(Watched):
     """A cluster whose gateway also reports times to first token by load; 10 requests a second, 8 in flight."""
 
     def __init__(self, **rollout: Any) -> None:
-        super().__init__(seed=3)
+        super().__init__()
         self.spec["rollout"] = {"steps": STEPS, "guard": {"errors": {"maxRate": "1%"}, "latency": []}, **rollout}
-        self.reported: list[str] = []
-        self.memo: dict[str, object] = {}
 
     def measure(self, engines: bool = True) -> None:
         assert self.slices is not None
         super().measure(engines)
         for entry in self.status.traffic:
-            times: dict[int, int] = {}
-            for _ in range(entry.weight // 5):
-                slow = self.factor if entry.revision == self.status.canary else self.slow_stable
-                bucket = bucket_of(0.1 * slow * self.source.lognormvariate(0, 0.3))
-                times[bucket] = times.get(bucket, 0) + 1
-            relative = {bucket + bucket_of(1.0) - bucket_of(0.1): count for bucket, count in times.items()}
-            load = {"512-1447": LoadCounts(relative, {}, {}, times)}
+            slow = self.factor if entry.revision == self.status.canary else self.slow_stable
+            load = {"512-1447": self.timed(entry.weight // 5, 0.1 * slow)}
             self.slices.append(Slice("g", self.now - TICK, TICK, entry.revision, "", 0, 0, load=load))
         if len(self.slices) > 1200:
             self.slices = thinned(self.slices, self.now)
 
-    def tick(self, engines: bool = True) -> Status:
-        """Let ten seconds of traffic pass, then decide."""
-        for _ in range(4):
-            self.wait(engines)
-        return super().tick(engines)
-
-    def observe(self) -> Observation:
-        return replace(super().observe(), memo=self.memo)
-
     def _slice(self, revision: str, requests: int) -> Slice:
         return replace(super()._slice(revision, requests), stratum="512-1447")
-
-    def apply(self, plan: Any) -> None:
-        super().apply(plan)
-        self.reported += [event.reason for event in plan.events]
 
     def seconds(self, count: float) -> None:
         for _ in range(round(count / (5 * TICK))):

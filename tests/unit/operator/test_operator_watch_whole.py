@@ -3,31 +3,29 @@ waits for a first token, in `afterPromotion.watch` and, without output tokens, a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.virtual.cluster import TICK, Cluster
+from support.virtual.cluster import TICK
+from support.virtual.watched import Watched
 
 from pagefleet_contract.sketch import bucket_of
 from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.analysis.watching.thinning import thinned
-from pagefleet_operator.domain.status.observation import LoadCounts, Observation, Slice
-from pagefleet_operator.domain.status.status import Phase, Status
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.status import Phase
 
 STEPS = [{"weight": 50, "hold": "400s"}]
 
 
-class Whole(Cluster):
+class Whole(Watched):
     """A cluster whose clients wait for whole answers of `seconds`, of `tokens` output tokens each; 10 requests a second."""
 
     def __init__(self, tokens: int | None = None, latency: list[dict[str, Any]] | None = None, **rollout: Any) -> None:
-        super().__init__(seed=3)
+        super().__init__()
         guard = {"errors": {"maxRate": "1%"}, **({} if latency is None else {"latency": latency})}
         self.spec["rollout"] = {"steps": STEPS, "guard": guard, **rollout}
         self.tokens, self.seconds, self.silent = tokens, 0.1, False
-        self.memo: dict[str, object] = {}
-        self.reasons: list[str] = []
 
     def measure(self, engines: bool = True) -> None:
         self.was_ready |= {name for name, pods in self.pods.items() if any(at <= self.now for at in pods)}
@@ -36,32 +34,15 @@ class Whole(Cluster):
             count = entry.weight // 5
             if not count:
                 continue
-            times: dict[int, int] = {}
-            for _ in range(count):
-                bucket = bucket_of(self.seconds * self.source.lognormvariate(0, 0.3))
-                times[bucket] = times.get(bucket, 0) + 1
-            relative = {bucket + bucket_of(1.0) - bucket_of(0.1): number for bucket, number in times.items()}
+            timed = self.timed(count, self.seconds)
             at = "g", self.now - TICK, TICK, entry.revision
             tokens = None if self.tokens is None else self.tokens * count
-            counted = Slice(*at, "64-180", count, 0, latency={"e2e": times}, tokens=tokens, started=count)
-            load = {"64-180": LoadCounts(relative, {}, {}, times)}
+            counted = Slice(*at, "64-180", count, 0, latency={"e2e": timed.ttft}, tokens=tokens, started=count)
+            load = {"64-180": timed}
             found = [counted, Slice(*at, "", 0, 0, load=load, whole=True)]
             self.slices += found
         if len(self.slices) > 2400:
             self.slices = thinned(self.slices, self.now)
-
-    def tick(self, engines: bool = True) -> Status:
-        """Let ten seconds of traffic pass, then decide."""
-        for _ in range(4):
-            self.wait(engines)
-        return super().tick(engines)
-
-    def observe(self) -> Observation:
-        return replace(super().observe(), memo=self.memo)
-
-    def apply(self, plan: Any) -> None:
-        super().apply(plan)
-        self.reasons += [event.reason for event in plan.events]
 
     def promoted(self) -> tuple[str, str]:
         """Let the first revision serve for a while, and promote another; return both."""
@@ -113,7 +94,7 @@ def test_whole_answers_without_tokens_are_watched_always() -> None:
     assert cluster.condition("Regressed").status == "True", "a night without requests proves nothing"
     cluster.silent, cluster.seconds = False, 0.1
     cluster.until(lambda _: cluster.condition("Regressed").status == "False", ticks=180)
-    assert cluster.reasons.count("Regressed") == cluster.reasons.count("RegressionEnded") == 1
+    assert cluster.reported.count("Regressed") == cluster.reported.count("RegressionEnded") == 1
 
 
 def test_whole_answers_with_tokens_are_not_watched_always() -> None:

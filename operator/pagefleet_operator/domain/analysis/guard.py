@@ -139,7 +139,7 @@ class _Requests:
             return entries
         if not whole_answers.of_copies(engine.own(self._comparison.stable, 0)):
             return entries
-        return tuple(whole_answers.entry_for(entry) if entry.by_load else entry for entry in entries)
+        return whole_answers.entries_for(entries)
 
     def _test(self, entry: LatencyGuard, source: Source) -> _LatencyTest | Verdict:
         """The test of a latency signal, or the verdict that its source has no measurement."""

@@ -95,9 +95,11 @@ def demand(
     queued = sum(movable(s, replica) for s in recent) / len(recent) + situation.held
     growth, factor = trends.rises(past, load, startup)
     rate, why = _kept_for(load, startup, scaling.headroom)
-    reserve = _reserve(rate, load, readings, average, arriving.each, replica.sequences)
-    early = throughput.early(half_minutes[:-1], sequences)
-    spare, kept = _reserved(reserve, sequences, curve, early, scaling.target.tpot)
+    spare = kept = 0.0
+    if load is not None and rate:
+        reserve = _reserve(rate, load, readings, average, arriving.each, replica.sequences)
+        early = throughput.early(half_minutes[:-1], sequences)
+        spare, kept = _reserved(reserve, sequences, curve, early, scaling.target.tpot)
     backlog = taking_up(queued, replica, arriving)
     asked = carrying(average, arriving.tokens, replica)
     # Above the load that keeps a token's time, up to what a replica is able to carry, requests take longer and none is left over.
@@ -149,9 +151,9 @@ def _piling_up(asked: float, serving: int, startup: float, ages: Sequence[float]
 
 @dataclass(frozen=True)
 class _Reserve:
-    """The sequences and the tokens per second that replicas are kept for, whatever arrives now; 0 where nothing is asked for."""
+    """The sequences and the tokens per second that replicas are kept for, whatever arrives now."""
 
-    running: float = 0.0
+    running: float
     tokens: float = 0.0
 
     def replicas(self, replica: Replica) -> float:
@@ -168,7 +170,7 @@ def _kept_for(load: ServiceLoad | None, startup: float, headroom: float) -> tupl
 
 def _reserve(
     rate: float,
-    load: ServiceLoad | None,
+    load: ServiceLoad,
     readings: Sequence[Sample],
     average: float,
     each: float | None,
@@ -179,8 +181,6 @@ def _reserve(
     Where engines report no tokens, sequences are counted instead, of replicas that may run so many `sequences`. They take longer there than
     they do now: a full step is assumed to take as long as in `throughput`.
     """
-    if load is None or not rate:
-        return _Reserve()
     if each:
         return _Reserve(average, rate * each)
     used = min(1.0, sum(s.load.running for s in readings) / max(1, sum(s.fresh for s in readings)) / sequences)

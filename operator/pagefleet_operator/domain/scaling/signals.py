@@ -183,9 +183,8 @@ def _seconds_per_token(situation: Situation) -> float | None:
     return running / tokens if running and tokens else None
 
 
-def _alone_too_slow(situation: Situation) -> bool:
+def _alone_too_slow(curve: Curve | None, target: float | None) -> bool:
     """Whether one sequence alone takes so long that no number of replicas keeps target.tpot."""
-    target, curve = situation.target.tpot, situation.curve
     return target is not None and curve is not None and curve.base + curve.slope >= MEAN_SHARE * target
 
 
@@ -197,7 +196,7 @@ def _sequences_in_time(situation: Situation) -> float:
     replica carries, and at the target it is what it carries. It is one at least: with fewer, replicas would be idle.
     """
     target, taken, curve = situation.target.tpot, _seconds_per_token(situation), situation.curve
-    if target is None or taken is None or _alone_too_slow(situation):
+    if target is None or taken is None or _alone_too_slow(curve, target):
         return math.inf
     each = sum(sample.load.running for sample in situation.read) / sum(sample.fresh for sample in situation.read)
     base = BASE_SHARE * curve.base if curve is not None and curve.shown and curve.base < taken else 0.0
@@ -205,8 +204,8 @@ def _sequences_in_time(situation: Situation) -> float:
 
 
 def sequences_of(curve: Curve | None, target: float | None) -> float:
-    """Sequences at which a replica with this curve reaches `target` seconds per token; one at least."""
-    if curve is None or target is None or curve.slope <= 0 or curve.base + curve.slope >= MEAN_SHARE * target:
+    """Sequences with which a replica with this curve keeps `target` seconds per token; infinitely many where none or all of them do."""
+    if curve is None or target is None or curve.slope <= 0 or _alone_too_slow(curve, target):
         return math.inf
     return (MEAN_SHARE * target - curve.base) / curve.slope
 
@@ -216,7 +215,7 @@ def _token_words(situation: Situation) -> str:
     if target is None or taken is None:
         return ""
     words = f"{1000 * taken:.0f} ms per token (target {1000 * target:g} ms)"
-    return f"{words}, which more replicas cannot reach" if _alone_too_slow(situation) else words
+    return f"{words}, which more replicas cannot reach" if _alone_too_slow(situation.curve, target) else words
 
 
 SIGNALS = (

@@ -28,6 +28,11 @@ def entry_for(guard: LatencyGuard) -> LatencyGuard:
     return replace(guard, signal=SIGNAL, max_seconds=None)
 
 
+def entries_for(entries: Iterable[LatencyGuard]) -> tuple[LatencyGuard, ...]:
+    """The guard's entries, with whole answers in the place of first tokens."""
+    return tuple(entry_for(entry) if entry.by_load else entry for entry in entries)
+
+
 def recorded(baseline: Iterable[BaselineRecord]) -> bool:
     """Whether the record for a watch after promotion is of whole answers. Where they stand in, no entry of the guard names their signal."""
     return any(one.signal == SIGNAL for one in baseline)

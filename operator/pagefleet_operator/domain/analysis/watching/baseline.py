@@ -20,7 +20,7 @@ def record_baseline(observation: Observation, guard: Guard, revision: str) -> tu
     records, available = [], sources.available_slices(observation)
     entries = guard.latency
     if guard.whole_answers and _stands_in(observation, revision):
-        entries = tuple(whole_answers.entry_for(entry) if entry.by_load else entry for entry in entries)
+        entries = whole_answers.entries_for(entries)
     measured = dict.fromkeys((entry.signal, sources.name_of(entry.source, entry.histogram)) for entry in entries)
     for signal, source in measured:
         own = [piece for piece in available.get(source, ()) if piece.revision == revision]
